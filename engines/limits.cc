@@ -4,8 +4,6 @@
 
 #include <fmt/format.h>
 
-#include "formats/dialect/dialect_table.h"
-
 namespace ingot::engines {
 namespace {
 
@@ -60,13 +58,14 @@ void add_forms(EngineSupport form, std::vector<EngineSupport>& rows) {
     form.activations = load.activations;
     add();
   }
-  for (const formats::StorageRow& row : formats::native_storage()) {
-    // FP8 has the same form under native names as under others.
-    if (row.scheme != form.scheme || find_storage(formats::kDeepseekDialect, row.scheme) != nullptr)
-      continue;
-    form.dialect = formats::kDeepseekDialect.name;
-    form.activations = row.activations;
-    add();
+  for (const Dialect* dialect : formats::dialects()) {
+    for (const formats::StorageRow& row : dialect->native_storage) {
+      // FP8 has the same form under native names as under others.
+      if (row.scheme != form.scheme || find_storage(*dialect, row.scheme) != nullptr) continue;
+      form.dialect = dialect->name;
+      form.activations = row.activations;
+      add();
+    }
   }
 }
 

@@ -73,9 +73,8 @@ std::uint64_t size_of(const TensorSpec& spec) {
 
 // Every stored tensor in the order of the model; a scale follows its weight.
 std::vector<SynthTensor> list_tensors(const SynthOptions& options, const ModelConfig& config) {
-  const Dialect* dialect = find_dialect("deepseek");
-  INGOT_CHECK(dialect != nullptr);
-  const StorageRow* row = find_storage(*dialect, SchemeId::kFp8Block);
+  const StorageRow* row =
+      find_storage(formats::default_dialect(SchemeId::kFp8Block), SchemeId::kFp8Block);
   INGOT_CHECK(row != nullptr && row->parts[1].part == Part::kScale);
   std::vector<SynthTensor> tensors;
   const auto add = [&](std::string name, DType dtype, Shape shape, SynthKind kind) {

@@ -11,26 +11,18 @@
 namespace ingot::check {
 namespace {
 
-struct DialectKeys {
-  std::string_view dialect;
-  std::array<std::string_view, 14> keys;
-};
 // Words that say nothing where they are false.
 constexpr std::array<std::string_view, 2> kIdleWhenFalse = {"act_per_tensor", "weight_per_tensor"};
 
-constexpr std::array kKnownKeys = {
-    DialectKeys{"deepseek",
-                {"quant_method", "fmt", "activation_scheme", "weight_block_size", "scale_fmt",
-                 "modules_to_not_convert", "ignored_layers", "expert_dtype", "dequantize",
-                 formats::kExpertMethod, formats::kStoreDtype}},
-    DialectKeys{"compressed-tensors",
-                {"quant_method", "format", "config_groups", "ignore", "quantization_status",
-                 "global_compression_ratio", "sparsity_config", "transform_config", "version"}},
-    DialectKeys{"modelopt",
-                {"quant_method", "quant_algo", "group_size", "config_groups", "ignore",
-                 "exclude_modules", "quantized_layers", "producer", "has_zero_point",
-                 "pre_quant_scale", "quantization", "moe_quant_algo"}},
-};
+/// A dialect with words in config.json, the description file of which is there too; null: none.
+const formats::Dialect* described_dialect(const RuleInput& input) {
+  const auto rows = formats::dialects();
+  const auto row = std::ranges::find_if(rows, [&](const formats::Dialect* dialect) {
+    return !dialect->methods.front().empty() && !dialect->description_file.empty() &&
+           input.checkpoint.has_file(dialect->description_file);
+  });
+  return row == rows.end() ? nullptr : *row;
+}
 
 void metadata_format(const RuleInput& input) {
   constexpr std::string_view kRemedy = "write the file again with {\"format\":\"pt\"}";
@@ -88,11 +80,10 @@ void one_block(const RuleInput& input) {
                             ? "the text model's"
                             : "quantization_config");
   // DeepSeek-V4's NVFP4 experts are in a block of FP8, and ModelOpt, which makes them, writes both.
-  const std::string_view file = formats::kModeloptDialect.description_file;
-  if (&input.dialect() != &formats::kModeloptDialect && input.said() != nullptr &&
-      !input.said()->quant_method.empty() && !input.block().contains("moe_quant_algo") &&
-      input.checkpoint.has_file(file))
-    input.report_file(file, kDuplicate,
+  const formats::Dialect* described = described_dialect(input);
+  if (described != nullptr && &input.dialect() != described && input.said() != nullptr &&
+      !input.said()->quant_method.empty() && !input.block().contains("moe_quant_algo"))
+    input.report_file(described->description_file, kDuplicate,
                       "describes the quantization next to config.json, whose quant_method is {}: "
                       "TensorRT-LLM reads this file first (ingot repair leaves it out)",
                       input.said()->quant_method);
@@ -103,8 +94,7 @@ void one_block(const RuleInput& input) {
 void block_on_top(const RuleInput& input) {
   const formats::TextNesting& nesting = input.config().text;
   // Without a block at the top SGLang reads ModelOpt's file.
-  if (nesting.key.empty() || nesting.holds_quantization ||
-      input.checkpoint.has_file(formats::kModeloptDialect.description_file))
+  if (nesting.key.empty() || nesting.holds_quantization || described_dialect(input) != nullptr)
     return;
   const Json& raw = *input.config().raw;
   if (formats::json_member(raw, "quantization_config").is_null() &&
@@ -118,19 +108,18 @@ void block_on_top(const RuleInput& input) {
 }
 
 void known_keys(const RuleInput& input) {
-  const auto row = std::ranges::find(kKnownKeys, input.dialect().name, &DialectKeys::dialect);
-  if (row == kKnownKeys.end() || input.said() == nullptr) return;
+  const formats::Dialect& dialect = input.dialect();
   // Other methods than the dialects' have keys of their own, and are refused elsewhere.
-  const std::string& method = input.said()->quant_method;
-  const bool is_known_method = method == row->dialect || method == "fp8" ||
-                               method == "blockwise_int8" || method.starts_with("modelopt");
-  if (!is_known_method) return;
+  if (dialect.known_keys.front().empty() || input.said() == nullptr ||
+      input.said()->quant_method.empty() || formats::known_dialect(input.config()) != &dialect)
+    return;
   for (const auto& [key, value] : input.block().items()) {
     // Words about the cache have rules of their own.
-    if (value.is_null() || key.empty() || is_in(row->keys, key) || key.starts_with("kv_cache"))
+    if (value.is_null() || key.empty() || is_in(dialect.known_keys, key) ||
+        key.starts_with("kv_cache"))
       continue;
-    const bool is_native = formats::is_native(input.dialect(), input.checkpoint.family());
-    if (is_native && is_in(formats::kExpertKeys, key)) continue;
+    const bool is_native = formats::is_native(dialect, input.checkpoint.family());
+    if (is_native && is_in(dialect.native_keys, key)) continue;
     if (value == false && is_in(kIdleWhenFalse, key)) continue;
     input.report_config(kUnsupported,
                         "quantization_config has a key '{}' ({}) that this version does not know",

@@ -74,10 +74,15 @@ void float8_kind(const RuleInput& input) {
 // The structure also takes exponents for a row or a tensor, and a spread grid in any dialect;
 // loaders take exponents only for blocks and groups.
 void fp8_scale_shape(const RuleInput& input) {
+  const bool has_spread =
+      std::ranges::any_of(input.dialect().storage, [](const formats::StorageRow& row) {
+        return std::ranges::find(row.parts, formats::PartShape::kSpread,
+                                 &formats::PartRow::shape) != row.parts.end();
+      });
   for (const LogicalTensor& tensor : input.weights()) {
     if (!input.is_about(tensor.encoding.scheme)) continue;
     const StoredTensor& scale = *input.part_of(tensor, Part::kScale);
-    if (scale.shape.size() > tensor.shape.size() && input.dialect().name != "modelopt") {
+    if (scale.shape.size() > tensor.shape.size() && !has_spread) {
       input.report_at(scale, kShapeMismatch,
                       "has shape {}, which only ModelOpt has (--dialect {} writes another)",
                       formats::shape_text(scale.shape), input.dialect().name);
@@ -430,7 +435,7 @@ void config_present(const RuleInput& input) {
 // Next to FP8, in releases whose config says so of their routed experts.
 bool is_said_mxfp4(const RuleInput& input, const LogicalTensor& tensor) {
   return tensor.encoding.scheme == SchemeId::kMxfp4 && is_routed_expert(role_of(tensor)) &&
-         input.dialect().name == "deepseek" && formats::says_mxfp4_experts(input.config());
+         formats::says_mxfp4_experts(input.config());
 }
 
 // vLLM's parameter.py and SGLang's: a number of a joined module is loaded for one of its weights.

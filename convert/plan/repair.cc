@@ -102,14 +102,6 @@ bool names_all(const formats::Dialect& dialect, const Checkpoint& source) {
   });
 }
 
-// By the keys that only one dialect's block has.
-const formats::Dialect* dialect_of_keys(const formats::Json& block) {
-  if (!block.is_object()) return nullptr;
-  if (block.contains("quant_algo")) return formats::find_dialect("modelopt");
-  if (block.contains("config_groups")) return formats::find_dialect("compressed-tensors");
-  return nullptr;
-}
-
 // An algorithm that is misspelt or not known: codes that look like those of another may mean other
 // values. One of two statements is enough.
 void refuse_unknown_algo(const Checkpoint& source) {
@@ -265,7 +257,8 @@ const formats::Dialect& repaired_dialect(const Checkpoint& source) {
   const auto is_theirs = [&](const formats::Dialect& dialect) {
     return names_all(dialect, source) && holds_all(dialect, source);
   };
-  const formats::Dialect* by_keys = dialect_of_keys(formats::quantization_block(source.config()));
+  const formats::Dialect* by_keys =
+      formats::dialect_of_keys(formats::quantization_block(source.config()));
   if (is_said && (own.is_read_only || holds_all(own, source))) {
     // The dialect that the config names is right.
   } else if (by_keys != nullptr && holds_all(*by_keys, source)) {

@@ -111,7 +111,7 @@ EngineInput::EngineInput(const Checkpoint& checkpoint)
   has_older_key =
       quantization != nullptr &&
       quantization == &formats::json_member(*checkpoint.config().raw, "compression_config");
-  if (quantization != nullptr && checkpoint.dialect().name == "compressed-tensors")
+  if (quantization != nullptr && checkpoint.dialect().has_config_groups)
     groups.emplace(*quantization, &group_faults);
   const Json& description = checkpoint.description();
   if (!description.is_object()) return;

@@ -74,8 +74,10 @@ const FusingClass* find_fusing_class(const ModelConfig& config) {
 /// True if a list of ModelOpt's NVFP4 has an entry with the words of a shared expert: its gate is
 /// apart (modelopt_quant.py:1552).
 bool lists_shared_experts(const Checkpoint& checkpoint, const EngineInput& input) {
-  const auto lists = [](const Json& body) {
-    if (!upper_case(text_at(body, "quant_algo")).ends_with("NVFP4")) return false;
+  const auto lists = [&](const Json& body) {
+    const std::string algo = upper_case(text_at(body, "quant_algo"));
+    const formats::StorageRow* row = find_storage(checkpoint.dialect(), algo);
+    if (row == nullptr || row->scheme != SchemeId::kNvfp4) return false;
     constexpr std::array kKeys = {"exclude_modules", "modules_to_not_convert", "ignore"};
     return std::ranges::any_of(kKeys, [&](const char* key) {
       return std::ranges::any_of(strings_at(body, key), [](const std::string& entry) {
@@ -84,7 +86,6 @@ bool lists_shared_experts(const Checkpoint& checkpoint, const EngineInput& input
       });
     });
   };
-  if (checkpoint.dialect().name != "modelopt") return false;
   return (input.quantization != nullptr && lists(formats::modelopt_body(*input.quantization))) ||
          lists(formats::modelopt_body(checkpoint.description()));
 }

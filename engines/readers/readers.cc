@@ -8,31 +8,19 @@
 #include "engines/readers/reader.h"
 #include "engines/versions/words.h"
 #include "formats/base/error.h"
-#include "formats/dialect/modelslim.h"
 #include "formats/json/json.h"
 
 namespace ingot::engines {
 namespace {
 
-// By msmodelslim's description, which has a line per tensor.
-Reader read_description(const ReaderInput& in) {
-  return {.of = [&in](std::size_t module) -> Reading {
-    const auto entry = in.facts.described.find(in.layer(module).tensor->name);
-    if (entry == in.facts.described.end() || !entry->second->is_string())
-      return read_plain("not in the description");
-    const std::string& text = entry->second->get_ref<const std::string&>();
-    const formats::DescribedType* type = formats::find_described_type(text);
-    const bool is_plain = type != nullptr && type->scheme && !is_quantized(*type->scheme);
-    return is_plain ? read_plain(text)
-                    : read_as(type == nullptr ? std::nullopt : type->scheme, text);
-  }};
-}
-
-Reader read_mxfp4(const ReaderInput& in) {
-  return {.of = [&in](std::size_t module) {
-    return is_routed_expert(role_of(*in.layer(module).tensor))
-               ? read_as(SchemeId::kMxfp4, in.by_method())
-               : read_plain("not an expert");
+// The engine reads each form as the dialect says it.
+Reader read_as_said(const ReaderInput& in) {
+  const Checkpoint& model = in.checkpoint;
+  return {.of = [&in, forms = model.dialect().said_forms(model.config(), model.description(),
+                                                         nullptr)](std::size_t module) {
+    const formats::SaidForm said = forms(in.layer(module).tensor->name);
+    return said.scheme && !is_quantized(*said.scheme) ? read_plain(said.because)
+                                                      : read_as(said.scheme, said.because);
   }};
 }
 
@@ -50,8 +38,8 @@ constexpr std::array kReaders = {
     ReaderRow{kModelopt, Engine::kVllmAscend, read_modelopt},
     ReaderRow{kModelopt, Engine::kSglang, read_modelopt},
     ReaderRow{kModelopt, std::nullopt, read_modelopt_block},
-    ReaderRow{kModelslim, std::nullopt, read_description},
-    ReaderRow{kMxfp4Stacks, std::nullopt, read_mxfp4},
+    ReaderRow{kModelslim, std::nullopt, read_as_said},
+    ReaderRow{kMxfp4Stacks, std::nullopt, read_as_said},
     ReaderRow{kGptq, Engine::kVllm, read_packed_integers},
     ReaderRow{kGptq, Engine::kSglang, read_packed_integers},
     ReaderRow{kAwq, Engine::kVllm, read_packed_integers},

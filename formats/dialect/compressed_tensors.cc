@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <memory>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -267,14 +268,39 @@ Json compressed_block(const WrittenModel& whole) {
   return block;
 }
 
+SaidForms forms_of_groups(const ModelConfig& config, const Json&,
+                          std::vector<std::string>* faults) {
+  const Json* block = source_block(config, kCompressedTensorsDialect);
+  if (block == nullptr) return nullptr;
+  return [groups = std::make_shared<const ConfigGroups>(*block, faults)](
+             std::string_view weight) -> SaidForm {
+    const std::string_view module = module_name(weight);
+    const ConfigGroup* stored = groups->stored_group(module);
+    if (stored == nullptr) return {};
+    const auto group = groups->group_of(module);
+    return {.scheme = stored->scheme,
+            .activations = group ? std::optional(group->activations) : std::nullopt,
+            .because = "config_groups." + stored->name,
+            .has_row_scales = groups->has_row_scales(module),
+            .numbers = [stored] { return activations_text(*stored); }};
+  };
+}
+
 }  // namespace
 
 const Dialect kCompressedTensorsDialect = {
     .name = "compressed-tensors",
     .summary = "quant_method compressed-tensors: X.weight with X.weight_scale, which multiplies",
+    .methods = {"compressed-tensors"},
     .storage = kCompressedStorage,
     .holds_mixtures = true,
     .heads = Heads::kByName,
-    .quantization_config = compressed_block};
+    .quantization_config = compressed_block,
+    .said_forms = forms_of_groups,
+    .block_size = compressed_tensors_block_size,
+    .known_keys = {"quant_method", "format", "config_groups", kIgnore, "quantization_status",
+                   "global_compression_ratio", "sparsity_config", "transform_config", "version"},
+    .own_key = "config_groups",
+    .has_config_groups = true};
 
 }  // namespace ingot::formats

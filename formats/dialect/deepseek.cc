@@ -51,6 +51,11 @@ constexpr std::array kNativeStorage = {
 
 constexpr const char* kScaleFormat = "scale_fmt";
 
+// Those by which NVIDIA's releases of DeepSeek-V4 describe NVFP4 experts, next to those of FP8.
+constexpr std::array<std::string_view, 8> kExpertKeys = {
+    "config_groups",  "group_size", "ignore",   "kv_cache_quant_algo",
+    "moe_quant_algo", "quant_algo", "producer", "quantized_layers"};
+
 /// The one way in which this dialect's engines take quantized weights.
 struct NativeBlock {
   QuantizationGroup group;  ///< `block` is {0, 0} where a tensor has one scale
@@ -351,22 +356,25 @@ bool is_exempt(const ModelConfig& config, std::string_view name,
 }
 
 bool says_mxfp4_experts(const ModelConfig& config) {
-  const Json& block = quantization_block(config);
-  return json_member(block, kExpertMethod) == kMxfp4Word ||
-         json_member(block, kStoreDtype) == kMxfp4Word;
+  const Json* block = source_block(config, kDeepseekDialect);
+  return block != nullptr && (json_member(*block, kExpertMethod) == kMxfp4Word ||
+                              json_member(*block, kStoreDtype) == kMxfp4Word);
 }
 
-std::span<const StorageRow> native_storage() {
-  return kNativeStorage;
-}
-
-const Dialect kDeepseekDialect = {.name = "deepseek",
-                                  .summary =
-                                      "quant_method fp8 or blockwise_int8: X.weight with "
-                                      "X.weight_scale_inv (X.weight_scale for a "
-                                      "whole tensor), which multiplies",
-                                  .storage = kDeepseekStorage,
-                                  .quantization_config = deepseek_block,
-                                  .scale_format_key = kScaleFormat};
+const Dialect kDeepseekDialect = {
+    .name = "deepseek",
+    .summary =
+        "quant_method fp8 or blockwise_int8: X.weight with "
+        "X.weight_scale_inv (X.weight_scale for a "
+        "whole tensor), which multiplies",
+    .methods = {"fp8", "blockwise_int8"},
+    .storage = kDeepseekStorage,
+    .native_storage = kNativeStorage,
+    .quantization_config = deepseek_block,
+    .known_keys = {"quant_method", kCodeFormat, "activation_scheme", "weight_block_size",
+                   kScaleFormat, kModulesToNotConvert, kIgnoredLayers, "expert_dtype", "dequantize",
+                   kExpertMethod, kStoreDtype},
+    .native_keys = kExpertKeys,
+    .scale_format_key = kScaleFormat};
 
 }  // namespace ingot::formats

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,17 +20,12 @@ inline constexpr const char* kIgnoredLayers = "ignored_layers";
 bool is_exempt(const ModelConfig& config, std::string_view name,
                std::span<const std::string> modules);
 
-/// The keys by which NVIDIA's releases of DeepSeek-V4 describe NVFP4 experts, next to those of FP8.
-inline constexpr std::array<std::string_view, 8> kExpertKeys = {
-    "config_groups",  "group_size", "ignore",   "kv_cache_quant_algo",
-    "moe_quant_algo", "quant_algo", "producer", "quantized_layers"};
-
 /// The keys by which releases in FP8 say that their routed experts are MXFP4, in this word: Ling's,
 /// and those of MiMo and Step.
 inline constexpr const char* kExpertMethod = "routed_experts_quant_method";
 inline constexpr const char* kStoreDtype = "store_dtype";
 inline constexpr const char* kMxfp4Word = "mxfp4";
-/// True if a config says that its routed experts are MXFP4, by either key.
+/// True if a config of the dialect says that its routed experts are MXFP4, by either key.
 bool says_mxfp4_experts(const ModelConfig& config);
 
 }  // namespace ingot::formats

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -107,12 +108,34 @@ struct WrittenModel {
   bool power_of_two_scales = false;  ///< true where every kFp8Block tensor has such scales
 };
 
+/// The words of the JSON around a checkpoint on one weight.
+struct SaidForm {
+  std::optional<SchemeId> scheme;          ///< scheme, if one of ours; kBf16 for any plain one
+  std::optional<Activations> activations;  ///< activations, if they are said
+  std::string because;                     ///< entry that says so
+  /// True if there is one scale a row, where the scheme has groups of a chosen length.
+  bool has_row_scales = false;
+  /// True if activations stay as they are: a scale of the input that is stored all the same
+  /// (W4A16_NVFP4 of ModelOpt) has no use.
+  bool leaves_inputs = false;
+  /// Numbers that activations become: "dynamic in 8 bits of type float"; null: those of the codes.
+  std::function<std::string()> numbers;
+};
+using SaidForms = std::function<SaidForm(std::string_view weight)>;
+
 /// Names of the parts and the JSON around them. A row in a table.
 struct Dialect {
   std::string_view name;
   std::string_view summary;
+  /// Values of quant_method; none: config.json has no block.
+  std::array<std::string_view, 2> methods = {};
+  /// True if a config with a quant_method is of the dialect; null: it is one of `methods`.
+  bool (*has_config)(const ModelConfig& config) = nullptr;
   /// Schemes that it can hold. The first of several rows for a scheme has the default activations.
   std::span<const StorageRow> storage;
+  /// Further rows for families whose own dialect it is (Family::dialect): routed experts may have
+  /// another scheme than the rest.
+  std::span<const StorageRow> native_storage = {};
   bool holds_mixtures = false;  ///< several quantized schemes in one checkpoint
   bool is_read_only = false;    ///< dialect that is never written, nor in dialects()
   Heads heads = Heads::kPlain;
@@ -122,6 +145,19 @@ struct Dialect {
   Json (*quantization_config)(const WrittenModel& model);
   /// Content of the description file; null function without one.
   Json (*description)(const WrittenModel& model) = nullptr;
+  /// Returns the forms that the JSON says, or null where it says none; `description` is the file or
+  /// null. Lists that are none are put into `faults`; without `faults`, kCorrupt is thrown. All of
+  /// it must outlive the answer.
+  SaidForms (*said_forms)(const ModelConfig& config, const Json& description,
+                          std::vector<std::string>* faults) = nullptr;
+  /// Returns the blocks that the block of config.json gives to weights, if it gives any.
+  std::optional<std::array<std::uint64_t, 2>> (*block_size)(const Json& block) = nullptr;
+  /// Keys of the block: those that loaders know, those that they know in families whose own dialect
+  /// it is, and one that tells the dialect where quant_method is missing.
+  std::array<std::string_view, 14> known_keys = {};
+  std::span<const std::string_view> native_keys = {};
+  std::string_view own_key = {};
+  bool has_config_groups = false;  ///< engines read the groups of config_groups.h
   /// The key of quantization_config that says how scales were rounded where engines then round
   /// those of activations likewise; empty: there is none.
   std::string_view scale_format_key = {};

@@ -22,6 +22,9 @@ extern const Dialect kModelslimDialect;
 extern const Dialect kMxfp4Dialect;
 extern const Dialect kAwqDialect;
 extern const Dialect kGptqDialect;
+extern const Dialect kAutoRoundDialect;
+extern const Dialect kQuarkDialect;
+extern const Dialect kFbgemmDialect;
 
 /// Returns dialect_of(), but null for a config that no dialect here reads.
 const Dialect* known_dialect(const ModelConfig& config, std::span<const std::string> files = {});
@@ -38,11 +41,12 @@ std::optional<Error> unread_parts(std::span<const StoredTensor> stored);
 /// Tells for each stored tensor if it is part of a weight in such a form.
 std::vector<bool> in_unread_forms(std::span<const StoredTensor> stored);
 
-/// Rows of dialect deepseek for families whose own dialect it is (Family::dialect): their parts are
-/// called as in DeepSeek's own code, and their routed experts may have another scheme than the
-/// rest.
-std::span<const StorageRow> native_storage();
-/// True if the dialect is deepseek, and the family's own.
+/// Methods of the dialects that are read, as messages list them.
+std::vector<std::string_view> read_methods();
+/// The dialect that has a key of this block for itself; null: none.
+const Dialect* dialect_of_keys(const Json& block);
+
+/// True if the dialect is the family's own, and has rows for that.
 bool is_native(const Dialect& dialect, const Family& family);
 /// All rows for weights of a family, in the order in which they are looked at.
 std::array<std::span<const StorageRow>, 2> storage_rows(const Dialect& dialect,

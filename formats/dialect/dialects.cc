@@ -1,20 +1,23 @@
 #include <algorithm>
+#include <ranges>
 #include <set>
 
 #include "formats/base/error.h"
 #include "formats/config/nested_config.h"
-#include "formats/dialect/config_groups.h"
 #include "formats/dialect/dialect_table.h"
-#include "formats/dialect/input_major.h"
 #include "formats/dialect/other_tools.h"
 #include "formats/json/json.h"
 #include "formats/storage/scale_shapes.h"
+#include "formats/text/spelling.h"
 
 namespace ingot::formats {
 namespace {
 
 constexpr std::array kDialects = {&kDeepseekDialect, &kCompressedTensorsDialect, &kModeloptDialect,
                                   &kModelslimDialect, &kMxfp4Dialect};
+constexpr std::array kReadOnly = {&kAwqDialect, &kGptqDialect, &kAutoRoundDialect, &kQuarkDialect,
+                                  &kFbgemmDialect};
+constexpr std::array<std::span<const Dialect* const>, 2> kDialectTables = {kDialects, kReadOnly};
 
 constexpr std::array<std::string_view, 3> kActivations = {"weight-only", "dynamic", "static"};
 
@@ -49,19 +52,37 @@ const Dialect* find_dialect(std::string_view name) {
 const Dialect* known_dialect(const ModelConfig& config, std::span<const std::string> files) {
   if (is_mlx_form(config)) return nullptr;
   const std::string method = method_of(config);
-  if (find_storage(kDeepseekDialect, method) != nullptr) return &kDeepseekDialect;
-  for (const Dialect* dialect : {&kCompressedTensorsDialect, &kMxfp4Dialect}) {
-    if (method == dialect->name) return dialect;
+  const auto has_config = [&](const Dialect* dialect) {
+    return dialect->has_config != nullptr ? dialect->has_config(config)
+                                          : is_in(dialect->methods, method);
+  };
+  for (const auto table : kDialectTables) {
+    const auto row = std::ranges::find_if(table, [&](const Dialect* dialect) {
+      return method.empty() ? std::ranges::find(files, dialect->description_file) != files.end()
+                            : has_config(dialect);
+    });
+    if (row != table.end()) return *row;
   }
-  // Variants of the method also name the kernels: modelopt_fp4.
-  if (method.find("modelopt") != std::string::npos) return &kModeloptDialect;
-  if (const Dialect* dialect = input_major_dialect(config)) return dialect;
-  if (const Dialect* dialect = other_tool_dialect(config)) return dialect;
-  if (!method.empty()) return nullptr;
-  for (const Dialect* dialect : kDialects) {
-    if (std::ranges::find(files, dialect->description_file) != files.end()) return dialect;
+  return method.empty() ? &kDeepseekDialect : nullptr;
+}
+
+const Dialect* dialect_of_keys(const Json& block) {
+  // ModelOpt's block may have the groups of compressed-tensors too.
+  const auto rows = std::views::reverse(kDialects);
+  const auto row = std::ranges::find_if(rows, [&](const Dialect* dialect) {
+    return !dialect->own_key.empty() && block.is_object() && block.contains(dialect->own_key);
+  });
+  return row == rows.end() ? nullptr : *row;
+}
+
+std::vector<std::string_view> read_methods() {
+  std::vector<std::string_view> methods;
+  for (const auto table : kDialectTables) {
+    for (const Dialect* dialect : table)
+      std::ranges::copy(dialect->methods, std::back_inserter(methods));
   }
-  return &kDeepseekDialect;
+  std::erase(methods, "");
+  return methods;
 }
 
 const Dialect& dialect_of(const ModelConfig& config, std::span<const std::string> files) {
@@ -145,12 +166,12 @@ const StorageRow* find_storage(const Dialect& dialect, const Family& family, Sch
 
 std::array<std::span<const StorageRow>, 2> storage_rows(const Dialect& dialect,
                                                         const Family& family) {
-  const auto native = is_native(dialect, family) ? native_storage() : std::span<const StorageRow>();
-  return {native, dialect.storage};
+  return {is_native(dialect, family) ? dialect.native_storage : std::span<const StorageRow>(),
+          dialect.storage};
 }
 
 bool is_native(const Dialect& dialect, const Family& family) {
-  return &dialect == &kDeepseekDialect && family.dialect == dialect.name;
+  return !dialect.native_storage.empty() && family.dialect == dialect.name;
 }
 
 bool holds_mixtures(const Dialect& dialect, const Family& family) {
@@ -188,10 +209,10 @@ std::string stacked_suffix(std::string_view suffix) {
 std::array<std::uint64_t, 2> fp8_block_size(const ModelConfig& config) {
   if (config.quantization && config.quantization->weight_block_size)
     return *config.quantization->weight_block_size;
-  if (const Json* block = source_block(config, kCompressedTensorsDialect)) {
-    return compressed_tensors_block_size(*block).value_or(kReleasedBlock);
-  }
-  return kReleasedBlock;
+  const Dialect* dialect = known_dialect(config);
+  const Json* block = dialect == nullptr ? nullptr : source_block(config, *dialect);
+  if (block == nullptr || dialect->block_size == nullptr) return kReleasedBlock;
+  return dialect->block_size(*block).value_or(kReleasedBlock);
 }
 
 const Json* source_block(const ModelConfig& source, const Dialect& dialect) {

@@ -95,8 +95,12 @@ InputMajorForm InputMajorLayout::form_of(std::string_view module) const {
   return form;
 }
 
-const Dialect kAwqDialect = read_only(kAwq, "AutoAWQ, GEMM order: read as compressed-tensors");
-const Dialect kGptqDialect = read_only(kGptq, "AutoGPTQ and GPTQModel: read as compressed-tensors");
+const Dialect kAwqDialect = read_only(
+    kAwq, "AutoAWQ, GEMM order: read as compressed-tensors",
+    [](const ModelConfig& config) { return input_major_dialect(config) == &kAwqDialect; });
+const Dialect kGptqDialect = read_only(
+    kGptq, "AutoGPTQ and GPTQModel: read as compressed-tensors",
+    [](const ModelConfig& config) { return input_major_dialect(config) == &kGptqDialect; });
 
 namespace {
 

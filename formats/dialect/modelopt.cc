@@ -9,6 +9,7 @@
 #include "formats/base/words.h"
 #include "formats/config/config_meaning.h"
 #include "formats/dialect/dialect_table.h"
+#include "formats/dialect/other_tools.h"
 #include "formats/dialect/part_rows.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_patterns.h"
@@ -38,6 +39,8 @@ constexpr std::array kModeloptStorage = {
     // Experts in mixtures.
     kept_only({SchemeId::kFp8Block, Activations::kDynamic, "FP8_PB_WO", kReleasedFp8Parts}),
 };
+
+constexpr std::string_view kModelopt = "modelopt";
 
 // Returns the algorithm in capitals, since ModelOpt wrote `fp8_pb_wo` at first.
 std::string algo_name_in(const Json& owner) {
@@ -145,7 +148,7 @@ bool is_kept(const Json* block, const WrittenModel& model, const WrittenGroups& 
 
 // vLLM knows the files of this dialect by the producer's name.
 Json producer() {
-  return {{"name", "modelopt"}, {"version", "0.27.0"}};
+  return {{"name", kModelopt}, {"version", "0.27.0"}};
 }
 
 Json numbers(std::uint32_t bits, bool is_dynamic, std::uint64_t group_size,
@@ -213,7 +216,7 @@ Json modelopt_block(const WrittenModel& model) {
                  {"quant_algo", derived.algo_name()}};
   state_algos(derived, result);
   result["producer"] = producer();
-  result["quant_method"] = "modelopt";
+  result["quant_method"] = kModelopt;
   return result;
 }
 
@@ -228,17 +231,44 @@ Json hf_quant_config(const WrittenModel& model) {
   return {{"producer", producer()}, {"quantization", std::move(quantization)}};
 }
 
+// Variants of the method also name the kernels: modelopt_fp4.
+bool is_modelopt(const ModelConfig& config) {
+  return method_of(config).find(kModelopt) != std::string::npos;
+}
+
+SaidForms modelopt_forms(const ModelConfig& config, const Json& description,
+                         std::vector<std::string>* faults) {
+  const Json* source =
+      description.is_object() ? &description : source_block(config, kModeloptDialect);
+  if (source == nullptr) return nullptr;
+  return [block =
+              ModeloptBlock(*source, kModeloptLists, faults)](std::string_view weight) -> SaidForm {
+    const StorageRow* algo = block.algo_of(module_name(weight));
+    if (algo == nullptr) return {};
+    return {.scheme = algo->scheme,
+            .activations = algo->activations,
+            .leaves_inputs = algo->activations == Activations::kWeightOnly};
+  };
+}
+
 }  // namespace
 
 const Dialect kModeloptDialect = {
-    .name = "modelopt",
+    .name = kModelopt,
     .summary = "quant_method modelopt: X.weight, X.weight_scale, X.weight_scale_2, which multiply",
+    .methods = {kModelopt},
+    .has_config = is_modelopt,
     .storage = kModeloptStorage,
     .holds_mixtures = true,
     .heads = Heads::kBySilence,
     .description_file = "hf_quant_config.json",
     .quantization_config = modelopt_block,
-    .description = hf_quant_config};
+    .description = hf_quant_config,
+    .said_forms = modelopt_forms,
+    .known_keys = {"quant_method", "quant_algo", "group_size", "config_groups", "ignore",
+                   "exclude_modules", "quantized_layers", "producer", "has_zero_point",
+                   "pre_quant_scale", "quantization", "moe_quant_algo"},
+    .own_key = "quant_algo"};
 
 const Json& modelopt_body(const Json& block) {
   const Json& nested = json_member(block, "quantization");

@@ -56,17 +56,25 @@ constexpr std::array kTypes = {
 };
 constexpr const DescribedType *kDynamicType = &kTypes[0], *kStaticType = &kTypes[2];
 
-/// The types that the source's description gives, by tensor. A map of its own: descriptions have an
-/// entry per stored tensor, and Json finds a key by going through all of them.
-std::map<std::string_view, const DescribedType*> types_of(const Json* source) {
-  std::map<std::string_view, const DescribedType*> types;
-  if (source == nullptr) return types;
-  for (const auto& [key, value] : source->items()) {
-    if (!value.is_string()) continue;
-    const DescribedType* type = find_described_type(value.get_ref<const std::string&>());
-    if (type != nullptr) types.emplace(key, type);
-  }
-  return types;
+/// The words of a description, by tensor. A map of its own: descriptions have an entry per stored
+/// tensor, and Json finds a key by going through all of them.
+std::map<std::string_view, std::string_view> words_of(const Json* description) {
+  std::map<std::string_view, std::string_view> words;
+  if (description == nullptr || !description->is_object()) return words;
+  for (const auto& [key, value] : description->get_ref<const Json::object_t&>())
+    if (value.is_string()) words.emplace(key, value.get_ref<const std::string&>());
+  return words;
+}
+
+SaidForms described_forms(const ModelConfig&, const Json& description, std::vector<std::string>*) {
+  return [words = words_of(&description)](std::string_view weight) -> SaidForm {
+    const auto word = words.find(weight);
+    if (word == words.end())
+      return {.scheme = SchemeId::kBf16, .because = "not in the description"};
+    const DescribedType* type = find_described_type(word->second);
+    return {.scheme = type == nullptr ? std::nullopt : type->scheme,
+            .because = std::string(word->second)};
+  };
 }
 
 // Loaders take the quantization from the description, and would follow a block in config.json.
@@ -76,7 +84,7 @@ Json modelslim_block(const WrittenModel&) {
 
 Json modelslim_description(const WrittenModel& model) {
   if (!any_quantized(model.tensors)) return nullptr;
-  const auto told = types_of(model.description);
+  const auto told = words_of(model.description);
   const DescribedType* highest = nullptr;
   std::map<std::string_view, std::string_view> entries;
   for (const WrittenTensor& tensor : model.tensors) {
@@ -85,9 +93,9 @@ Json modelslim_description(const WrittenModel& model) {
       const bool is_static = tensor.activations == Activations::kStatic;
       const DescribedType* type = is_static ? kStaticType : kDynamicType;
       // The source's own word for the tensor, if that word still holds.
-      if (const auto found = told.find(tensor.name);
-          found != told.end() && found->second->activations == type->activations)
-        type = found->second;
+      const auto word = told.find(tensor.name);
+      const DescribedType* own = word == told.end() ? nullptr : find_described_type(word->second);
+      if (own != nullptr && own->activations == type->activations) type = own;
       if (highest == nullptr || highest < type) highest = type;
       name = type->name;
     }
@@ -113,7 +121,8 @@ const Dialect kModelslimDialect = {
     .storage = kModelslimStorage,
     .description_file = "quant_model_description.json",
     .quantization_config = modelslim_block,
-    .description = modelslim_description};
+    .description = modelslim_description,
+    .said_forms = described_forms};
 
 const DescribedType* find_described_type(std::string_view name) {
   const auto* const type = std::ranges::find(kTypes, name, &DescribedType::name);

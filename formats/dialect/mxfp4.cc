@@ -49,13 +49,23 @@ Json mxfp4_block(const WrittenModel& model) {
   return block;
 }
 
+SaidForms mxfp4_forms(const ModelConfig&, const Json&, std::vector<std::string>*) {
+  return [](std::string_view weight) -> SaidForm {
+    if (weight.find(".experts") == std::string_view::npos)
+      return {.scheme = SchemeId::kBf16, .because = "not an expert"};
+    return {.scheme = SchemeId::kMxfp4, .because = "quant_method mxfp4"};
+  };
+}
+
 }  // namespace
 
 const Dialect kMxfp4Dialect = {.name = "mxfp4",
                                .summary =
                                    "quant_method mxfp4 (gpt-oss): stacks X_blocks with X_scales, "
                                    "exponents of two",
+                               .methods = {"mxfp4"},
                                .storage = kMxfp4Storage,
-                               .quantization_config = mxfp4_block};
+                               .quantization_config = mxfp4_block,
+                               .said_forms = mxfp4_forms};
 
 }  // namespace ingot::formats

@@ -113,17 +113,35 @@ std::string unread_auto_round(const Json& block) {
                      format);
 }
 
+// The activations for a module by Quark's config or AutoRound's.
+SaidForms tools_forms(const ModelConfig& config, const Json&, std::vector<std::string>*) {
+  return [&config](std::string_view weight) -> SaidForm {
+    const Json& block = quantization_block(config);
+    if (method_of(config) == kQuark)
+      return {.activations = quark_activations(quark_layer(block, module_name(weight)))};
+    if (!is_auto_round(method_of(config))) return {};
+    const Json& bits = json_member(block, "act_bits");
+    if (!bits.is_number_unsigned() || bits > 8) return {.activations = Activations::kWeightOnly};
+    const bool is_static = json_member(block, "act_dynamic") == false;
+    return {.activations = is_static ? Activations::kStatic : Activations::kDynamic};
+  };
+}
+
 }  // namespace
 
-Dialect read_only(std::string_view name, std::string_view summary) {
+Dialect read_only(std::string_view name, std::string_view summary,
+                  bool (*has_config)(const ModelConfig& config)) {
   const auto no_block = [](const WrittenModel&) -> Json {
     throw Error(ErrorCode::kUnsupported, "is in a dialect that is read and not written");
   };
   return {.name = name,
           .summary = summary,
+          .methods = {name},
+          .has_config = has_config,
           .storage = kCompressedTensorsDialect.storage,
           .is_read_only = true,
-          .quantization_config = no_block};
+          .quantization_config = no_block,
+          .said_forms = tools_forms};
 }
 
 std::string method_of(const ModelConfig& config) {
@@ -133,13 +151,6 @@ std::string method_of(const ModelConfig& config) {
 bool is_auto_round(std::string_view method) {
   return method == kAutoRound || method == "intel/auto-round";
 }
-
-const Dialect kFbgemmDialect =
-    read_only(kFbgemm, "FBGEMM's FP8 with a scale per row: read as compressed-tensors");
-const Dialect kQuarkDialect =
-    read_only(kQuark, "AMD Quark's FP8, INT8 and MXFP4: read as compressed-tensors");
-const Dialect kAutoRoundDialect =
-    read_only(kAutoRound, "AutoRound's MXFP4, MXFP8, NVFP4 and FP8: read as compressed-tensors");
 
 std::string unread_part(const ModelConfig& config) {
   const std::string method = method_of(config);
@@ -156,24 +167,18 @@ std::string unread_part(const ModelConfig& config) {
   return unread;
 }
 
-const Dialect* other_tool_dialect(const ModelConfig& config) {
-  const std::string method = method_of(config);
-  if (method == kFbgemm) return &kFbgemmDialect;
-  const Dialect* dialect = method == kQuark        ? &kQuarkDialect
-                           : is_auto_round(method) ? &kAutoRoundDialect
-                                                   : nullptr;
-  return dialect != nullptr && unread_part(config).empty() ? dialect : nullptr;
-}
-
-std::optional<Activations> said_activations(const ModelConfig& config, std::string_view module) {
-  const std::string method = method_of(config);
-  const Json& block = quantization_block(config);
-  if (method == kQuark) return quark_activations(quark_layer(block, module));
-  if (!is_auto_round(method)) return std::nullopt;
-  const Json& bits = json_member(block, "act_bits");
-  if (!bits.is_number_unsigned() || bits > 8) return Activations::kWeightOnly;
-  return json_member(block, "act_dynamic") == false ? Activations::kStatic : Activations::kDynamic;
-}
+const Dialect kFbgemmDialect =
+    read_only(kFbgemm, "FBGEMM's FP8 with a scale per row: read as compressed-tensors", nullptr);
+const Dialect kQuarkDialect =
+    read_only(kQuark, "AMD Quark's FP8, INT8 and MXFP4: read as compressed-tensors",
+              [](const ModelConfig& config) {
+                return method_of(config) == kQuark && unread_part(config).empty();
+              });
+const Dialect kAutoRoundDialect =
+    read_only(kAutoRound, "AutoRound's MXFP4, MXFP8, NVFP4 and FP8: read as compressed-tensors",
+              [](const ModelConfig& config) {
+                return is_auto_round(method_of(config)) && unread_part(config).empty();
+              });
 
 std::optional<SchemeId> quark_scheme(const Json& weight) {
   const QuarkForm* form = weight.is_object() ? quark_form(weight) : nullptr;

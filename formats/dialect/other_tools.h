@@ -13,23 +13,16 @@
 namespace ingot::formats {
 
 /// The row of a dialect whose weights are seen as compressed-tensors stores them.
-Dialect read_only(std::string_view name, std::string_view summary);
+Dialect read_only(std::string_view name, std::string_view summary,
+                  bool (*has_config)(const ModelConfig& config));
 
 /// The config's quant_method, or empty.
 std::string method_of(const ModelConfig& config);
 bool is_auto_round(std::string_view method);
 
-/// The dialect of quant_method fbgemm_fp8, quark or auto-round; null for anything else, and for
-/// forms of these that no scheme is (unread_part() says which).
-const Dialect* other_tool_dialect(const ModelConfig& config);
-
 /// The form in the words of its tool that keeps a config of these methods from being read ("int4
 /// per_group"), or empty.
 std::string unread_part(const ModelConfig& config);
-
-/// The activations that such a config says for a module; nullopt where it says nothing that is
-/// known.
-std::optional<Activations> said_activations(const ModelConfig& config, std::string_view module);
 
 /// The scheme of Quark's config of weights; nullopt for plain ones, and for codes that no scheme
 /// has.

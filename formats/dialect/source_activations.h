@@ -1,11 +1,9 @@
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 
-#include "formats/dialect/config_groups.h"
-#include "formats/dialect/modelopt.h"
+#include "formats/dialect/dialect.h"
 
 namespace ingot::formats {
 
@@ -20,12 +18,14 @@ class SourceActivations {
   /// stored, else the dialect's default; FP4 that the dialect itself does not write is weight-only.
   /// `name` is the weight's.
   [[nodiscard]] Activations of(std::string_view name, const Encoding& encoding) const;
-  /// True if the block's own word for the scheme leaves activations as they are (W4A16_NVFP4 of
-  /// ModelOpt): a scale of the input that is stored all the same has no use.
-  [[nodiscard]] bool leaves_inputs(std::string_view name, const Encoding& encoding) const;
-  /// ConfigGroups::has_row_scales() of a weight; false where there are no such groups.
+  /// SaidForm::leaves_inputs of a weight that is in the form that is said.
+  [[nodiscard]] bool leaves_inputs(std::string_view name, const Encoding& encoding) const {
+    const SaidForm said = forms_(name);
+    return said.leaves_inputs && said.scheme == encoding.scheme;
+  }
+  /// SaidForm::has_row_scales.
   [[nodiscard]] bool has_row_scales(std::string_view name) const {
-    return groups_ && groups_->has_row_scales(module_name(name));
+    return forms_(name).has_row_scales;
   }
 
   /// The activations of a weight in words, with the numbers that activations become ("dynamic in 8
@@ -33,10 +33,8 @@ class SourceActivations {
   [[nodiscard]] std::string text(std::string_view name, const Encoding& encoding) const;
 
  private:
-  const ModelConfig* config_;
   const Dialect* dialect_;
-  std::optional<ConfigGroups> groups_;
-  std::optional<ModeloptBlock> modelopt_;
+  SaidForms forms_;
 };
 
 }  // namespace ingot::formats

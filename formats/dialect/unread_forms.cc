@@ -127,11 +127,15 @@ std::vector<std::string_view> modules_in(const UnreadParts& form,
 
 Error unread(std::string_view named, std::string_view holds, std::string_view help,
              std::string_view file = "config.json") {
-  return Error(ErrorCode::kUnsupported,
-               "{}{}{} cannot be read by this version (quant_method fp8, blockwise_int8, "
-               "compressed-tensors, modelopt, mxfp4, awq, gptq, auto-round, quark and fbgemm_fp8 "
-               "can; take the release that it was made from{}{}; --family generic copies this one)",
-               named, holds.empty() ? "" : ": ", holds, help.empty() ? "" : "; ", help)
+  std::vector<std::string_view> methods = read_methods();
+  const std::string_view last = methods.back();
+  methods.pop_back();
+  return Error(
+             ErrorCode::kUnsupported,
+             "{}{}{} cannot be read by this version (quant_method {} and {} can; take the release "
+             "that it was made from{}{}; --family generic copies this one)",
+             named, holds.empty() ? "" : ": ", holds, fmt::join(methods, ", "), last,
+             help.empty() ? "" : "; ", help)
       .in_file(file);
 }
 

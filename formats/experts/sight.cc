@@ -16,10 +16,9 @@ bool is_single(const LogicalTensor& tensor) {
 }
 
 const Dialect& dialect_of_singles(const Checkpoint& source) {
-  const bool has_stacks_alone = std::ranges::any_of(
-      source.dialect().storage,
-      [](const StorageRow& row) { return row.experts == ExpertForm::kStacked; });
-  return has_stacks_alone ? *find_dialect("compressed-tensors") : source.dialect();
+  const auto storage = source.dialect().storage;
+  const auto stacks = std::ranges::find(storage, ExpertForm::kStacked, &StorageRow::experts);
+  return stacks == storage.end() ? source.dialect() : default_dialect(stacks->scheme);
 }
 
 const StorageRow* storage_of(const Dialect& dialect, const Checkpoint& source,

@@ -236,9 +236,9 @@ formats::AssembledModel join_deepseek_shards(const fs::path& directory, const Ma
                      });
   }
   faults.throw_if_any();
-  formats::AssembledModel model =
-      joined_model(directory, std::move(whole), formats::find_dialect("deepseek"), join.finish(),
-                   compare_replicas);
+  formats::AssembledModel model = joined_model(
+      directory, std::move(whole), &formats::default_dialect(formats::SchemeId::kFp8Block),
+      join.finish(), compare_replicas);
   model.cuts_are_known = manifest != nullptr || n_shards == 1;
   if (manifest != nullptr && !manifest->index.empty()) {
     model.index_frame = formats::parse_checkpoint_index(

@@ -117,7 +117,8 @@ TEST(Dialects, OfOtherToolsAreReadOnly) {
     const Dialect& dialect = dialect_of(config);
     EXPECT_EQ(dialect.name, row.name);
     EXPECT_TRUE(dialect.is_read_only);
-    EXPECT_EQ(said_activations(config, "model.layers.0.mlp.up_proj"), row.activations) << row.block;
+    const SaidForms forms = dialect.said_forms(config, nullptr, nullptr);
+    EXPECT_EQ(forms("model.layers.0.mlp.up_proj.weight").activations, row.activations) << row.block;
   }
 }
 
