@@ -7,7 +7,6 @@
 #include "formats/dialect/dialect.h"
 #include "formats/family/family_yaml.h"
 #include "formats/json/json.h"
-#include "formats/json/python_words.h"
 #include "synth/synth.h"
 
 namespace ingot::formats {
@@ -218,7 +217,7 @@ void set_width(Json& config, const Count& value, std::initializer_list<const cha
 
 std::string synth_config_text(const SynthOptions& options) {
   if (options.family != nullptr && !options.config.empty()) {
-    Json config = parse_python_json(options.config, "config.json");
+    Json config = parse_config(options.config, "config.json");
     set_quantization_block(parse_model_config(options.config, "config.json"), config, nullptr);
     config.erase("auto_map");  // the code that it names is not made
     return json_text(config);

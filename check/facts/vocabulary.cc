@@ -18,9 +18,9 @@ class VocabularySearch final : public formats::JsonEvents {
   void begin_object() override { open(true); }
   void begin_array() override { open(false); }
   void end() override { keys_.pop_back(); }
-  void key(std::string&& name) override {
+  void key(std::string_view name) override {
     note();
-    keys_.back() = std::move(name);
+    keys_.back() = name;
   }
   void value(formats::Json&& scalar) override {
     note();

@@ -14,7 +14,6 @@
 #include "formats/family/families.h"
 #include "formats/files/hub_cache.h"
 #include "formats/json/json.h"
-#include "formats/json/python_words.h"
 #include "formats/records/manifest.h"
 
 namespace ingot::formats {
@@ -382,7 +381,8 @@ Json read_description(const fs::path& directory, const Dialect& dialect, bool ba
   std::error_code failure;
   if (fs::symlink_status(path, failure).type() == fs::file_type::not_found) return nullptr;
   const std::string where = bare ? std::string(dialect.description_file) : path.string();
-  Json description = parse_config(read_text_file(path, kMaxDescriptionBytes), where);
+  Json description =
+      parse_config(read_text_file(path, kMaxDescriptionBytes), where, JsonNumbers::kOfJson);
   if (!description.is_object())
     throw Error(ErrorCode::kCorrupt, "is not a JSON object").in_file(where);
   return description;

@@ -13,7 +13,6 @@
 #include "formats/config/released_words.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
-#include "formats/json/python_words.h"
 
 namespace ingot::formats {
 namespace {
@@ -223,7 +222,7 @@ ModelConfig config_of_layers(const ModelConfig& config, std::string_view type) {
 }
 
 ModelConfig parse_model_config(std::string_view text, std::string_view where) {
-  Json document = parse_python_config(text, where);
+  Json document = parse_config(text, where);
   TextNesting nesting = text_nesting(document);
   Json keys = nesting.key.empty() ? document : *nesting.keys;
   if (use_released_words(keys)) nesting.keys = std::move(keys);

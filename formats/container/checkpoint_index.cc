@@ -60,17 +60,17 @@ class IndexReader final : public JsonEvents {
     ++depth_;
   }
   void end() override { --depth_; }
-  void key(std::string&& name) override {
+  void key(std::string_view name) override {
     if (depth_ == 1) {
       if (std::find(top_keys_.begin(), top_keys_.end(), name) != top_keys_.end()) {
         throw corrupt_index(fmt::format("key '{}' occurs twice", name));
       }
       if (top_keys_.size() == kMaxTopKeys)
         throw Error(ErrorCode::kLimit, "has more than {} keys", kMaxTopKeys);
-      top_keys_.push_back(name);
-      top_key_ = std::move(name);
+      top_keys_.emplace_back(name);
+      top_key_ = name;
     } else if (in_map() || depth_ == 2) {
-      key_ = std::move(name);
+      key_ = name;
     }
   }
   void value(Json&& scalar) override {

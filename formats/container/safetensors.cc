@@ -88,19 +88,19 @@ class HeaderReader final : public JsonEvents {
     --depth_;
   }
 
-  void key(std::string&& name) override {
+  void key(std::string_view name) override {
     switch (place()) {
       case Place::kTensors:
-        name_ = std::move(name);
+        name_ = name;
         if (name_ == kMetadataKey && std::exchange(has_metadata_, true)) {
           throw corrupt_header("__metadata__ occurs twice");
         }
         return;
       case Place::kMetadata:
-        metadata_key_ = std::move(name);
+        metadata_key_ = name;
         return;
       case Place::kEntry:
-        start_field(std::move(name));
+        start_field(name);
         return;
       default:
         return;
@@ -246,7 +246,7 @@ class HeaderReader final : public JsonEvents {
         .in_tensor(name_);
   }
 
-  void start_field(std::string&& name) {
+  void start_field(std::string_view name) {
     bool repeated = false;
     if (name == "dtype") {
       field_ = Field::kDType;
@@ -260,7 +260,7 @@ class HeaderReader final : public JsonEvents {
     } else {
       field_ = Field::kOther;
       repeated = std::find(other_keys_.begin(), other_keys_.end(), name) != other_keys_.end();
-      if (!repeated) other_keys_.push_back(name);
+      if (!repeated) other_keys_.emplace_back(name);
       if (other_keys_.size() > kMaxEntryKeys) {
         throw Error(ErrorCode::kLimit, "entry has more than {} unknown keys", kMaxEntryKeys)
             .in_tensor(name_);

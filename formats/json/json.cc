@@ -1,6 +1,7 @@
 #include "formats/json/json.h"
 
 #include <algorithm>
+#include <limits>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -12,107 +13,17 @@
 #include "formats/base/foreign_files.h"
 #include "formats/base/printable.h"
 #include "formats/json/json_scanner.h"
-#include "formats/json/python_words.h"
 
 namespace ingot::formats {
 namespace {
 
 constexpr std::size_t kMaxQuotedBytes = 200;
 
-/// The place where a text stops being JSON: `position` bytes were read. A terminal may be shown the
-/// sign.
-std::string place_of_fault(std::string_view text, std::size_t position) {
-  if (position == 0 || position > text.size())
-    return "it ends in the middle (was it cut? fetch it again)";
-  const std::string_view before = text.substr(0, position - 1);
-  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
-  const std::size_t column = position - (before.rfind('\n') + 1);
-  return fmt::format("'{}' in line {}, column {}{}", text[position - 1], line, column,
-                     is_utf8(text) ? "" : " (the text is not UTF-8)");
-}
-
-/// Translates nlohmann's events to ours and adds the refusals that it lacks.
-class SaxAdapter {
- public:
-  SaxAdapter(std::string_view text, std::string_view where, JsonEvents& events,
-             std::uint64_t text_offset)
-      : text_(text), where_(where), events_(events), text_offset_(text_offset) {}
-
-  bool null() { return scalar(Json(nullptr)); }
-  bool boolean(bool value) { return scalar(Json(value)); }
-  bool number_integer(Json::number_integer_t value) { return scalar(Json(value)); }
-  bool number_unsigned(Json::number_unsigned_t value) { return scalar(Json(value)); }
-  bool number_float(Json::number_float_t value, const std::string& text) {
-    // nlohmann silently turns an integer that is too long into a rounded double.
-    if (text.find_first_of(".eE") == std::string::npos) {
-      throw Error(ErrorCode::kCorrupt, "integer {} does not fit 64 bits",
-                  text.substr(0, kMaxQuotedBytes))
-          .in_file(where_);
-    }
-    return scalar(Json(value));
-  }
-  bool string(std::string_view value) { return scalar(Json(std::string(value))); }
-  bool binary(Json::binary_t& /*value*/) { return false; }
-  bool start_object(std::size_t /*elements*/) {
-    descend();
-    events_.begin_object();
-    return true;
-  }
-  bool key(std::string_view name) {
-    if (name.size() > kMaxJsonKeyBytes) {
-      throw Error(ErrorCode::kLimit, "holds a name of {} bytes, at most {} are accepted",
-                  name.size(), kMaxJsonKeyBytes)
-          .in_file(where_);
-    }
-    events_.key(std::string(name));
-    return true;
-  }
-  bool end_object() { return ascend(); }
-  bool start_array(std::size_t /*elements*/) {
-    descend();
-    events_.begin_array();
-    return true;
-  }
-  bool end_array() { return ascend(); }
-  [[noreturn]] bool parse_error(std::size_t position, const std::string& /*last_token*/,
-                                const nlohmann::detail::exception& /*error*/) const {
-    throw Error(ErrorCode::kCorrupt, "is not valid JSON: " + place_of_fault(text_, position))
-        .in_file(where_)
-        .at_byte(text_offset_ + (position == 0 ? 0 : position - 1));
-  }
-
- private:
-  bool scalar(Json&& value) {
-    events_.value(std::move(value));
-    return true;
-  }
-  void descend() {
-    if (depth_ == kMaxJsonDepth) {
-      throw Error(ErrorCode::kCorrupt, "JSON is nested deeper than {} levels", kMaxJsonDepth)
-          .in_file(where_);
-    }
-    ++depth_;
-  }
-  bool ascend() {
-    --depth_;
-    events_.end();
-    return true;
-  }
-
-  std::string_view text_, where_;
-  JsonEvents& events_;
-  std::uint64_t text_offset_;
-  std::size_t depth_ = 0;
-};
-
-class NoEvents final : public JsonEvents {
- public:
-  void begin_object() override {}
-  void begin_array() override {}
-  void end() override {}
-  void key(std::string&& /*name*/) override {}
-  void value(Json&& /*scalar*/) override {}
-};
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr std::pair<std::string_view, double> kPythonWords[] = {
+    {"-Infinity", -kInfinity},
+    {"Infinity", kInfinity},
+    {"NaN", std::numeric_limits<double>::quiet_NaN()}};
 
 /// Header and rounding of a piece of memory.
 constexpr std::size_t kBytesPerAllocation = 16;
@@ -131,14 +42,14 @@ class TreeBuilder final : public JsonEvents {
   void begin_array() override { open(Json::array()); }
   void end() override { open_.pop_back(); }
   void value(Json&& scalar) override { append(std::move(scalar)); }
-  void key(std::string&& name) override {
+  void key(std::string_view name) override {
     if (open_.back().keys.size() == limits_.members) {
       throw Error(ErrorCode::kLimit, "an object holds more than {} members", limits_.members)
           .in_file(where_);
     }
-    if (!open_.back().keys.insert(name).second)
+    key_ = name;
+    if (!open_.back().keys.insert(key_).second)
       throw Error(ErrorCode::kCorrupt, "key '{}' occurs twice in one object", name).in_file(where_);
-    key_ = std::move(name);
   }
 
   Json take() { return std::move(root_); }
@@ -204,8 +115,82 @@ class TreeBuilder final : public JsonEvents {
 
 }  // namespace
 
+void JsonTokens::refuse(const char* last) const {
+  const std::string_view text(begin_, end_), before(begin_, last);
+  std::string place = "it ends in the middle (was it cut? fetch it again)";
+  if (last != end_) {
+    place = fmt::format(
+        "'{}' in line {}, column {}{}", *last, 1 + std::count(before.begin(), before.end(), '\n'),
+        before.size() - before.rfind('\n'), is_utf8(text) ? "" : " (the text is not UTF-8)");
+  }
+  throw Error(ErrorCode::kCorrupt, "is not valid JSON: " + place)
+      .in_file(where_)
+      .at_byte(text_offset_ + before.size());
+}
+
+void JsonTokens::refuse_token() {
+  if (at_ != end_ && std::string_view("{}[],:").find(*at_) == std::string_view::npos) {
+    if (*at_ == '"') {
+      string();
+    } else {
+      scalar();
+    }
+    --at_;
+  }
+  refuse(at_);
+}
+
+Json JsonTokens::parsed(const char* begin, const char* end) const {
+  try {
+    return Json::parse(begin, end);
+  } catch (const Json::parse_error& error) {
+    refuse(begin + error.byte - 1);
+  } catch (const Json::out_of_range&) {  // a number beyond the greatest
+    refuse(end - 1);
+  }
+}
+
+std::string_view JsonTokens::decoded_string(const char* begin) {
+  for (; at_ != end_ && *at_ != '"'; ++at_) {
+    if (*at_ == '\\' && ++at_ == end_) break;
+  }
+  if (at_ != end_) ++at_;
+  string_ = parsed(begin, at_).get_ref<std::string&>();
+  return string_;
+}
+
+Json JsonTokens::other_scalar() {
+  const std::string_view rest(at_, end_);
+  if (numbers_ != JsonNumbers::kOfJson) {
+    for (const auto& [word, value] : kPythonWords) {
+      if (!rest.starts_with(word)) continue;
+      at_ += word.size();
+      return value;
+    }
+  }
+  for (const std::string_view word : {"true", "false", "null"}) {
+    if (!rest.starts_with(word.front())) continue;
+    const auto [differs, at] = std::ranges::mismatch(word, rest);
+    at_ += at - rest.begin();
+    if (differs != word.end()) refuse(at_);
+    return word == "null" ? Json() : Json(word == "true");
+  }
+  const char* const begin = at_;
+  at_ = std::find_if_not(at_, end_, is_of_number);
+  Json number = parsed(begin, at_);
+  // The library silently turns an integer that is too long into a rounded number.
+  if (const std::string_view text(begin, at_);
+      numbers_ != JsonNumbers::kRounded && number.is_number_float() &&
+      text.find_first_of(".eE") == std::string_view::npos) {
+    throw Error(ErrorCode::kCorrupt, "integer {} does not fit 64 bits",
+                text.substr(0, kMaxQuotedBytes))
+        .in_file(where_);
+  }
+  return number;
+}
+
 void parse_json_events(std::string_view text, std::string_view where, JsonEvents& events,
-                       std::uint64_t text_offset) {
+                       std::uint64_t text_offset, JsonNumbers numbers) {
   if (text.starts_with("\xEF\xBB\xBF")) {
     throw Error(ErrorCode::kCorrupt, "starts with a byte order mark (save it as plain UTF-8)")
         .in_file(where)
@@ -213,18 +198,12 @@ void parse_json_events(std::string_view text, std::string_view where, JsonEvents
   }
   if (is_lfs_pointer(text))
     throw Error(ErrorCode::kCorrupt, std::string(kLfsPointerFact)).in_file(where);
-  // The library takes a NUL byte for the end of the text and would ignore the rest.
   if (const auto nul = text.find('\0'); nul != std::string_view::npos) {
     throw Error(ErrorCode::kCorrupt, "is not valid JSON: holds a NUL byte")
         .in_file(where)
         .at_byte(text_offset + nul);
   }
-  SaxAdapter adapter(text, where, events, text_offset);
-  if (JsonScanner(text, adapter).scan()) return;
-  NoEvents none;
-  SaxAdapter refusal(text, where, none, text_offset);
-  static_cast<void>(Json::sax_parse(text.begin(), text.end(), &refusal));
-  throw Error(ErrorCode::kCorrupt, "is not valid JSON").in_file(where);
+  JsonScanner(JsonTokens(text, where, numbers, text_offset), events).scan();
 }
 
 Json parse_json(std::string_view text, std::string_view where) {
@@ -233,18 +212,16 @@ Json parse_json(std::string_view text, std::string_view where) {
   return builder.take();
 }
 
-Json parse_config(std::string_view text, std::string_view where) {
+Json parse_config(std::string_view text, std::string_view where, JsonNumbers numbers) {
   TreeBuilder builder(
       where,
       {.values = kMaxConfigValues, .members = kMaxConfigMembers, .bytes = kMaxConfigTreeBytes});
-  parse_json_events(text, where, builder);
+  parse_json_events(text, where, builder, 0, numbers);
   return builder.take();
 }
 
 Json read_json_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
-  const std::string text = read_text_file(path, max_bytes);
-  const std::string changed = with_rounded_integers(text);
-  return parse_python_config(changed.empty() ? text : changed, path.string());
+  return parse_config(read_text_file(path, max_bytes), path.string(), JsonNumbers::kRounded);
 }
 
 JsonValue::JsonValue() : JsonValue(Json()) {}
@@ -257,14 +234,6 @@ bool operator==(const JsonValue& a, const Json& b) {
 
 bool JsonValue::is_null() const {
   return value_->is_null();
-}
-
-std::string json_text(const Json& value) {
-  try {
-    return dump_with_words(value, 2) + "\n";
-  } catch (const Json::exception&) {
-    throw Error(ErrorCode::kCorrupt, "cannot be written as JSON: a text in it is not UTF-8");
-  }
 }
 
 const Json& json_member(const Json& object, std::string_view key) {

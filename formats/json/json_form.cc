@@ -1,10 +1,11 @@
 #include "formats/json/json_form.h"
 
 #include <algorithm>
+#include <cmath>
+#include <vector>
 
 #include "formats/base/error.h"
 #include "formats/json/json.h"
-#include "formats/json/python_words.h"
 
 namespace ingot::formats {
 namespace {
@@ -32,6 +33,39 @@ std::string on_one_line(std::string_view text) {
     }
   }
   return line;
+}
+
+// The words of nulls and of numbers that are not finite, in their order.
+void collect_words(const Json& value, std::vector<std::string_view>& words) {
+  if (value.is_structured()) {
+    for (const Json& member : value) collect_words(member, words);
+  } else if (value.is_null()) {
+    words.emplace_back("null");
+  } else if (value.is_number_float() && !std::isfinite(value.get<double>())) {
+    const auto number = value.get<double>();
+    words.emplace_back(std::isnan(number) ? "NaN" : number < 0 ? "-Infinity" : "Infinity");
+  }
+}
+
+// Json::dump, with Python's words for numbers that are not finite, where the library writes null.
+std::string dump_with_words(const Json& value, const JsonForm& form, int indent) {
+  const std::string text = value.dump(indent, form.indent_character, form.escapes_non_ascii);
+  std::vector<std::string_view> words;
+  collect_words(value, words);
+  std::string changed;
+  changed.reserve(text.size());
+  bool is_in_string = false;
+  for (std::size_t at = 0, word = 0; at < text.size(); ++at) {
+    if (!is_in_string && text[at] == 'n') {
+      changed += words[word++];
+      at += 3;
+      continue;
+    }
+    changed += text[at];
+    if (text[at] == '"') is_in_string = !is_in_string;
+    if (text[at] == '\\') changed += text[++at];
+  }
+  return changed;
 }
 
 }  // namespace
@@ -65,15 +99,17 @@ JsonForm json_form_of(std::string_view text) {
 std::string json_text(const Json& value, const JsonForm& form) {
   const bool is_joined = form.indent == JsonForm::kOneLine && form.is_spaced;
   try {
-    std::string text = dump_with_words(value, is_joined ? 0 : form.indent, form.indent_character,
-                                       form.escapes_non_ascii);
+    std::string text = dump_with_words(value, form, is_joined ? 0 : form.indent);
     if (is_joined) text = on_one_line(text);
     if (form.has_final_newline) text += '\n';
     return text;
   } catch (const Json::exception&) {
-    // json_text() throws too, in its own words.
-    return json_text(value);
+    throw Error(ErrorCode::kCorrupt, "cannot be written as JSON: a text in it is not UTF-8");
   }
+}
+
+std::string json_text(const Json& value) {
+  return json_text(value, JsonForm());
 }
 
 }  // namespace ingot::formats

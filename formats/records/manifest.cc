@@ -13,7 +13,6 @@
 #include "formats/container/dtype.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
-#include "formats/json/python_words.h"
 #include "formats/json/zstd_lines.h"
 
 namespace ingot::formats {
@@ -168,7 +167,7 @@ std::string manifest_text(const Manifest& manifest) {
 }
 
 Manifest parse_manifest(std::string_view text, std::string_view where) {
-  const Json json = parse_python_config(text, where);
+  const Json json = parse_config(text, where);
   const JsonFields fields(json, where);
   // Version first: a newer schema may have anything else.
   if (fields.text("tool") != "ingot") fail_json(where, "was not written by ingot");

@@ -30,7 +30,6 @@ namespace {
 
 // Depths of a record: the record, an entry of its `output`, the slice of that.
 constexpr std::size_t kRecord = 1, kEntry = 3, kSlice = 4;
-constexpr std::size_t kMaxDepth = 64;
 
 // string_view's operator calls memcmp, which takes longer than comparing words that are so short.
 template <std::size_t n>
@@ -52,19 +51,15 @@ class RecordReader {
 
   // Both throw kCorrupt: for a line that is no JSON, and for one that is no record.
   void read(std::string_view line, std::string_view where) {
-    where_ = where;
     depth_ = n_entries_ = 0;
     home_file.clear();
     field_ = Field::kOther;
     is_record_ = true;
     text_ = nullptr;
     tree_ = nullptr;
-    formats::JsonScanner scanner(line, *this);
+    formats::JsonScanner scanner(formats::JsonTokens(line, where), *this);
     scanner_ = &scanner;
-    if (!scanner.scan()) {
-      static_cast<void>(formats::parse_json(line, where));
-      is_record_ = false;
-    }
+    scanner.scan();
     if (!is_record_) throw Error(ErrorCode::kCorrupt, "is no record").in_file(where);
   }
 
@@ -73,12 +68,15 @@ class RecordReader {
   }
   std::string home_file;
 
-  void start_object(std::size_t /*size*/) { open('{'); }
-  void start_array(std::size_t /*size*/) { open('['); }
-  bool end_object() { return close(); }
-  bool end_array() { return close(); }
+  void begin_object() { open('{'); }
+  void begin_array() { open('['); }
+  void end() {
+    if (depth_ == kSlice && field_ == Field::kOutput && tree_ != nullptr)
+      *tree_ = std::string_view(tree_begin_, scanner_->position());
+    --depth_;
+  }
 
-  bool key(std::string_view name) {
+  void key(std::string_view name) {
     if (depth_ == kRecord) {
       field_ = is(name, "output")      ? Field::kOutput
                : is(name, "home_file") ? Field::kHomeFile
@@ -86,9 +84,8 @@ class RecordReader {
     } else if (is_in_entry()) {
       find_member(name);
     }
-    return true;
   }
-  bool string(std::string_view text) {
+  void text(std::string_view text) {
     if (depth_ == kRecord && field_ == Field::kHomeFile) {
       home_file = text;
     } else if (is_in_entry() && text_ != nullptr) {
@@ -96,13 +93,8 @@ class RecordReader {
     } else {
       refuse_kept();
     }
-    return true;
   }
-  bool number_unsigned(std::uint64_t /*number*/) { return refuse_kept(); }
-  bool number_integer(std::int64_t /*number*/) { return refuse_kept(); }
-  bool number_float(double /*number*/, const std::string& /*text*/) { return refuse_kept(); }
-  bool boolean(bool /*is_true*/) { return refuse_kept(); }
-  bool null() { return refuse_kept(); }
+  void value(const Json& /*scalar*/) { refuse_kept(); }
 
  private:
   enum class Field : std::uint8_t { kOther, kHomeFile, kOutput };
@@ -110,17 +102,13 @@ class RecordReader {
   [[nodiscard]] bool is_in_entry() const { return depth_ == kEntry && field_ == Field::kOutput; }
 
   // For a value of another kind than kept members have.
-  bool refuse_kept() {
+  void refuse_kept() {
     if (depth_ == 0 || (depth_ == kRecord && field_ != Field::kOther) ||
         (depth_ + 1 == kEntry && field_ == Field::kOutput))
       is_record_ = false;
-    return true;
   }
 
   void open(char bracket) {
-    if (depth_ == kMaxDepth)
-      throw Error(ErrorCode::kCorrupt, "JSON is nested deeper than {} levels", kMaxDepth)
-          .in_file(where_);
     const bool is_output = depth_ > 0 && field_ == Field::kOutput;
     const bool is_object = bracket == '{';
     ++depth_;
@@ -139,13 +127,6 @@ class RecordReader {
     }
   }
 
-  bool close() {
-    if (depth_ == kSlice && field_ == Field::kOutput && tree_ != nullptr)
-      *tree_ = std::string_view(tree_begin_, scanner_->position());
-    --depth_;
-    return true;
-  }
-
   // Where an entry keeps a text or a tree that has this key.
   void find_member(std::string_view key) {
     Entry& entry = entries_[n_entries_ - 1];
@@ -159,7 +140,6 @@ class RecordReader {
                                : nullptr;
   }
 
-  std::string_view where_;
   std::vector<Entry> entries_;  // the first n_entries_; others keep their memory
   std::size_t n_entries_ = 0, depth_ = 0;
   bool is_record_ = true;  // an object whose kept members have the right kinds
