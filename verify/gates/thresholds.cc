@@ -118,7 +118,7 @@ constexpr std::array kDefaults{
     DefaultLimit{"weights.lone_factor", "", 1e-5},
     DefaultLimit{"layers.nonfinite", "", 0},
     // Cosines that rounding to the grid cannot go below on weights that are spread like a trained
-    // model's; docs/verify.md has the measurements. Tensors that keep their scheme have 1 exactly.
+    // model's; bench/README.md has the measurements. Tensors that keep their scheme have 1 exactly.
     DefaultLimit{"weights.cosine", "bf16", 0.99999},
     DefaultLimit{"weights.cosine", "f16", 0.99999},
     DefaultLimit{"weights.cosine", "f32", 0.99999},

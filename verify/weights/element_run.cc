@@ -41,8 +41,12 @@ void look_at(float source, float output, float inverse, float limit, const StepG
 
 using CompareRow = void (*)(const RowPiece&, const StepGrid&, RowSums&);
 
-/// The part of a value that is left of it at the least where a search cuts it off: 7 of 24 in INT4,
-/// more in other codes (docs/verify.md, "Columns that matter less").
+/// The part of a value that is left of it at the least where a search cuts it off. INT4's search
+/// tries scales from amax / 12 on, and then the scale that best fits the codes q under the winner
+/// s, (sum of w x q) / (sum of w q^2) with weights w of the columns. This is a mean of x / q, which
+/// is at least s / 2, since |q| = 1 begins at half a step. So no scale is below amax / 24, and 7 of
+/// 24 parts are left. Other codes have narrower searches. Over all values, normal numbers in groups
+/// of 32 with one column that matters have a fitted factor of 0.93, over those within reach 0.998.
 constexpr double kLeastKept = 0.25;
 
 /// One row of so many is in the histogram.
