@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """saved_by_transformers.py INGOT [CONFIG...]: does a config that transformers saves mean what the released one means?
 
-Each CONFIG (default: every config.json of tests/golden and formats/family/configs whose model_type transformers knows) is
+Each CONFIG (default: every config.json of tests/golden, examples and formats/family/configs whose model_type transformers knows) is
 loaded by AutoConfig and saved by save_pretrained. Two configs are compared with it by ingot: `saved` is the file as it is
 written, which keeps keys of the release that the class does not know; `own` has the words of the class only, as a config has
 that was made by the class. Compared are names, dtypes and shapes of all tensors (`synth --like headers`), the
@@ -61,11 +61,13 @@ def sources(given):
     """Released configs by name."""
     golden = ROOT / "tests/golden"
     found = given or [*golden.glob("forward/*/checkpoint/config.json"), *golden.glob("families/*/config.json"),
+                      *golden.glob("arch/*/config.json"), *ROOT.glob("examples/*/config.json"),
                       *(ROOT / "formats/family/configs").glob("*.json")]
     named = {}
     for path in sorted(found):
         name = path.stem if path.stem != "config" else path.parent.name
-        named[path.parent.parent.name if name == "checkpoint" else name] = path
+        name = path.parent.parent.name if name == "checkpoint" else name
+        named[f"arch/{name}" if path.parent.parent.name == "arch" else name] = path
     return named
 
 
@@ -328,7 +330,8 @@ def main():
     for name, path in named.items():
         # Configs of real size are behind those of small checkpoints.
         rank = (path.parent.name == "configs", name)
-        kind = json.loads(path.read_text()).get("model_type")
+        document = json.loads(path.read_text())
+        kind = document.get("model_type"), (document.get("text_config") or {}).get("model_type")
         by_type[kind] = min(by_type.get(kind, (rank, name)), (rank, name))
     given.absent_names = {name for _, name in by_type.values()} if given.absent else set()
     n_known, n_rows = 0, 0

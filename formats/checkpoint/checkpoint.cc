@@ -163,8 +163,7 @@ std::string remark_on_stacks(std::span<const LogicalTensor> tensors, const Famil
   if (first == tensors.end()) return {};
   return fmt::format(
       "{} plain stacks of experts, as '{}', have another order of rows and columns than releases "
-      "of "
-      "family {}, by their shapes: read so, and written in the order of releases",
+      "of family {}, by their shapes: read so, and written in the order of releases",
       std::ranges::count_if(tensors, is_other), first->name, family.name);
 }
 

@@ -1,17 +1,27 @@
 #include "formats/config/key_defaults.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "formats/config/keys.h"
 #include "formats/json/json.h"
+#include "formats/json/json_fields.h"
 
 namespace ingot::formats {
 namespace {
 
 constexpr std::size_t kMaxDefaults = 256;
+constexpr std::uint64_t kMostByLayer = std::uint64_t{1} << 16;
+
+Json scalar_of(const std::string& text) {
+  Json read = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return read.is_number() || read.is_boolean() ? read : Json(text);
+}
 
 Json value_of(const Yaml& value) {
   if (value.is_null()) return nullptr;
@@ -20,9 +30,7 @@ Json value_of(const Yaml& value) {
     for (const Yaml& entry : value.list("a default")) list.push_back(value_of(entry));
     return list;
   }
-  const std::string& text = value.text("a default");
-  Json read = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return read.is_number() || read.is_boolean() ? read : Json(text);
+  return scalar_of(value.text("a default"));
 }
 
 bool has_key(const Json& object, const std::string& key) {
@@ -32,22 +40,40 @@ bool has_key(const Json& object, const std::string& key) {
                              [&](const std::string& one) { return object.contains(one); });
 }
 
-/// The value itself, or that of the key which it names; null where the config lacks that.
-const Json& meant(const Json& value, const Json& object) {
-  constexpr std::string_view kAs = "as ";
-  if (!value.is_string()) return value;
-  const std::string_view text = value.get_ref<const std::string&>();
-  if (!text.starts_with(kAs)) return value;
-  const std::string_view key = text.substr(kAs.size());
+const Json& said_under(const Json& object, std::string_view key) {
   return json_member(object, find_key(key) == nullptr ? key : spelling_in(object, key));
+}
+
+/// The words in turn, an entry per main layer; null where the config does not say how many.
+Json by_layer(const std::vector<std::string>& words, const Json& object) {
+  const auto n = whole_number(said_under(object, "num_hidden_layers"), kMostByLayer);
+  if (!n || words.empty()) return nullptr;
+  Json list = Json::array();
+  for (std::uint64_t layer = 0; layer < *n; ++layer) {
+    const std::string& word = words[static_cast<std::size_t>(layer % words.size())];
+    list.push_back(word == "{layer}" ? Json(layer) : scalar_of(word));
+  }
+  return list;
+}
+
+/// The value itself, that of the key which it names, or a list by layer; null where the config
+/// lacks what it needs.
+Json meant(const Json& value, const Json& object) {
+  constexpr std::string_view kAs = "as ", kEach = "each ";
+  if (!value.is_string()) return Json(value);
+  const std::string_view text = value.get_ref<const std::string&>();
+  if (text.starts_with(kAs)) return Json(said_under(object, text.substr(kAs.size())));
+  if (text.starts_with(kEach)) return by_layer(words_in(text.substr(kEach.size())), object);
+  return Json(value);
 }
 
 bool add(const std::string& path, const Json& value, Json& object) {
   const std::size_t dot = path.find('.');
   if (dot == std::string::npos) {
-    const Json& said = meant(value, object);
-    if (has_key(object, path) || (said.is_null() && !value.is_null())) return false;
-    object[path] = Json(said);
+    if (has_key(object, path)) return false;
+    Json said = meant(value, object);
+    if (said.is_null()) return false;
+    object[path] = std::move(said);
     return true;
   }
   const std::string outer = path.substr(0, dot);
@@ -57,12 +83,17 @@ bool add(const std::string& path, const Json& value, Json& object) {
 
 }  // namespace
 
-Json read_defaults(const Yaml& defaults) {
+Json read_defaults(const Yaml& defaults, const Json& base) {
   if (defaults.members("defaults").size() > kMaxDefaults)
     defaults.refuse(fmt::format("there are more than {} defaults", kMaxDefaults));
-  Json values = Json::object();
-  for (const Yaml::Member& member : defaults.members("defaults"))
-    values[member.key] = value_of(member.value);
+  Json values = base.is_object() ? Json(base) : Json::object();
+  for (const Yaml::Member& member : defaults.members("defaults")) {
+    values.erase(member.key);
+    if (const KeyRow* row = find_key(member.key))
+      for (const std::string& spelling : row->spellings) values.erase(spelling);
+    Json value = value_of(member.value);
+    if (!value.is_null()) values[member.key] = std::move(value);
+  }
   return values;
 }
 

@@ -8,10 +8,11 @@
 
 namespace ingot::formats {
 
-/// The map as an object: texts are numbers, true and false where they are written so; `as KEY` is
-/// the value of another key. Throws
-/// kInvalidArgument, naming the line, for more than 256 keys, and for maps within it.
-Json read_defaults(const Yaml& defaults);
+/// The defaults of `base`, an object or null, with those of the map in their place, in whatever
+/// spelling; null takes one back. Texts are numbers, true and false where they are written so. `as
+/// KEY` is the value of another key, `each WORDS` a list of these words in turn, an entry per
+/// layer. Throws kInvalidArgument, naming the line, for more than 256 keys, and for maps within it.
+Json read_defaults(const Yaml& defaults, const Json& base);
 
 /// Adds those that `keys` has in no spelling; null is said. Dots in a key lead into objects, which
 /// are made where they are absent. False where it adds nothing.

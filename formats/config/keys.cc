@@ -128,6 +128,8 @@ constexpr Plain kPlain[] = {
 
 }  // namespace key_table
 
+}  // namespace
+
 // Splits without a stream: a stream without memory for a word reports no error, and the table would
 // stay short until the process ends.
 std::vector<std::string> words_in(std::string_view text) {
@@ -140,8 +142,6 @@ std::vector<std::string> words_in(std::string_view text) {
   }
   return words;
 }
-
-}  // namespace
 
 std::span<const KeyRow> key_rows() {
   static const std::vector<KeyRow> rows = [] {

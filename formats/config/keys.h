@@ -52,6 +52,8 @@ struct KeyRow {
 };
 
 std::span<const KeyRow> key_rows();
+/// The words of a text between blanks.
+std::vector<std::string> words_in(std::string_view text);
 
 /// The row of a key in any spelling; null where there is none.
 const KeyRow* find_key(std::string_view key);

@@ -216,11 +216,7 @@ class Table final : public FamilyTable {
     }
   }
 
-  void take_defaults(const Yaml& defaults) {
-    Json all = defaults_.is_null() ? Json::object() : *defaults_;
-    all.update(read_defaults(defaults));
-    defaults_ = std::move(all);
-  }
+  void take_defaults(const Yaml& defaults) { defaults_ = read_defaults(defaults, *defaults_); }
 
   void take_forward(const Yaml& value) {
     if (value.is_text() && value.text("forward") == "inherited") {

@@ -195,6 +195,8 @@ SlicedModel small_model(const ModelWidths& widths) {
                   {"n_routed_experts", kExperts},
                   {"n_shared_experts", 1},
                   {"num_experts_per_tok", 1},
+                  {"n_group", 1},
+                  {"topk_group", 1},
                   {"topk_method", "noaux_tc"}};
   const auto add = [&](const std::string& name, std::vector<std::uint64_t> shape) {
     model.tensors[name] =

@@ -80,7 +80,7 @@ TinyCheckpoint tiny_deepseek_v3() {
     "intermediate_size": 12, "moe_intermediate_size": 4, "num_hidden_layers": 2, "num_nextn_predict_layers": 0,
     "first_k_dense_replace": 1, "num_attention_heads": 2, "q_lora_rank": 6, "kv_lora_rank": 4,
     "qk_nope_head_dim": 4, "qk_rope_head_dim": 2, "v_head_dim": 3, "n_routed_experts": 2, "n_shared_experts": 1,
-    "num_experts_per_tok": 1, "topk_method": "noaux_tc"})";
+    "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1, "topk_method": "noaux_tc"})";
   auto& tensors = checkpoint.files["model.safetensors"];
   const auto add = [&](const std::string& name, std::vector<std::uint64_t> shape) {
     tensors.push_back({name, "BF16", std::move(shape)});

@@ -168,6 +168,13 @@ TEST(FamilyFile, AbsentKeysMeanWhatTheFileSays) {
   EXPECT_EQ(config_value(bare, "layer_types"),
             Json({"sliding_attention", "full_attention", "sliding_attention"}));
   EXPECT_EQ(bare.raw, Json::object()) << "what is written stays as it is";
+  const Family& child = add_family(
+      "family: my_child\nmodel_types: [my_child]\nlike: llama\ndefaults: {num_hidden_layers: 3, "
+      "sources: \"each {layer}\", sides: each 0 left}\n",
+      "my.yaml");
+  const ModelConfig listed = formats::config_of(child, config_of("{}"));
+  EXPECT_EQ(config_value(listed, "sources"), Json({0, 1, 2}));
+  EXPECT_EQ(config_value(listed, "sides"), Json({0, "left", 0}));
   const ModelConfig said = formats::config_of(family, config_of(R"({"text_config": {
       "n_routed_experts": 4, "hidden_size": null, "num_hidden_layers": 1, "sparse": 7},
       "tie_word_embeddings": false})"));

@@ -96,6 +96,27 @@ TEST(FamilyRows, AbsentKeysMeanWhatTheirClassMeans) {
   }
 }
 
+TEST(FamilyRows, AbsentListsMeanWhatTheirClassMeans) {
+  const Json classes = read_json_file(
+      std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/class_lists.json", 1 << 20);
+  EXPECT_GT(classes.size(), 8U);
+  for (const auto& [name, lists] : classes.items()) {
+    const Family& family = *find_family(name);
+    Json keys = {{"model_type", name}, {"num_hidden_layers", 6}, {"n_routed_experts", 1}};
+    const auto names = [&] {
+      std::vector<std::string> all;
+      const ModelConfig config = config_of(family, parse_model_config(keys.dump(), "config.json"));
+      for_each_expected(family, config, false,
+                        [&](const ExpectedTensor& tensor) { all.push_back(tensor.name); });
+      return all;
+    };
+    const std::vector<std::string> absent = names();
+    EXPECT_GT(absent.size(), 6U);
+    for (const auto& [key, list] : lists.items()) keys[key] = list;
+    EXPECT_EQ(absent, names()) << name;
+  }
+}
+
 // Its loaders take the first entries, those of the heads.
 TEST(FamilyRows, KimiK3StoresRatesAsLongAsAHead) {
   const Family& family = *find_family("kimi_k3");
