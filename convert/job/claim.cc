@@ -62,7 +62,8 @@ std::string text_of(const RunName& run, bool is_locked) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-// nullopt for one that is not written yet, or was cut by a crash.
+// nullopt for one that is not written yet, or was cut by a crash. Throws kIo where it cannot be
+// read, since its run may be alive.
 std::optional<RunName> read_claim(const fs::path& path) {
   try {
     const Json json = formats::parse_json(read_text_file(path, kMaxClaimBytes), path.string());
@@ -71,7 +72,8 @@ std::optional<RunName> read_claim(const fs::path& path) {
                    .pid = json.at("pid").get<std::uint64_t>(),
                    .started = json.at("started").get<std::string>(),
                    .command = json.at("command").get<std::string>()};
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kIo) throw;
     return std::nullopt;
   } catch (const Json::exception&) {
     return std::nullopt;
@@ -84,7 +86,8 @@ bool says_locked(const fs::path& path) {
   try {
     return formats::parse_json(read_text_file(path, kMaxClaimBytes), path.string())
         .value("locked", false);
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kIo) throw;
     return false;
   } catch (const Json::exception&) {
     return false;
@@ -144,8 +147,9 @@ Fd lock_parent(const fs::path& parent) {
     folder = Fd::open_directory(parent);
     for (int i = 0; i < kAttempts && folder.try_lock() == LockState::kHeldElsewhere; ++i)
       std::this_thread::sleep_for(kPause);
-  } catch (const Error&) {
+  } catch (const Error& error) {
     // A folder that may not be read can still be written to.
+    if (error.code() != ErrorCode::kPermission) throw;
   }
   return folder;
 }
@@ -174,7 +178,7 @@ LockState lock_state(const fs::path& claim) {
   try {
     return Fd::open_for_writing(claim, O_RDWR).try_lock();
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::kNotFound) throw;
+    if (error.code() != ErrorCode::kPermission) throw;
     return LockState::kUnsupported;
   }
 }

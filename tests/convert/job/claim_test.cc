@@ -110,6 +110,13 @@ TEST_F(Claims, LetPartsFollowADeadJoinElsewhere) {
   EXPECT_NO_THROW(part.require_held());
 }
 
+TEST_F(Claims, ThatCannotBeReadAreNoFileSystemWithoutLocks) {
+  std::filesystem::create_directories(paths_.claim);
+  expect_error(ErrorCode::kIo, {paths_.claim.string(), "Is a directory"}, [&] {
+    Claim::take_part(paths_, kElsewhere, {0, 2}, false, kSoonDead);
+  });
+}
+
 TEST_F(Claims, NoticesThatItWasTakenAway) {
   const Claim first = Claim::take(paths_, kFirst);
   std::filesystem::remove(paths_.claim);
