@@ -9,6 +9,7 @@
 
 #include "convert/recipe/selector.h"
 #include "formats/family/role_groups.h"
+#include "formats/family/usual_rows.h"
 #include "formats/json/json.h"
 #include "library/as_stored.h"
 
@@ -69,9 +70,15 @@ Json role_rows() {
                     {"meaning", group.summary},
                     {"roles", std::move(roles)}});
   }
-  rows.push_back({{"selector", "role:NAME"},
-                  {"meaning", "one role; ingot list roles DIR shows those of a checkpoint"},
-                  {"roles", Json::array()}});
+  for (std::uint8_t i = 0; i <= kRoles; ++i) {
+    const std::string_view name = formats::role_name(static_cast<Role>(i));
+    const std::string usual = formats::usual_text(static_cast<Role>(i));
+    rows.push_back(
+        {{"selector", fmt::format("role:{}", name)},
+         {"meaning",
+          usual.empty() ? "one role" : fmt::format("one role; in family files usually {}", usual)},
+         {"roles", {name}}});
+  }
   rows.push_back({{"selector", "layers:0-2,last"},
                   {"meaning", "layers; last is the last before the MTP layers, mtp is these"},
                   {"roles", Json::array()}});

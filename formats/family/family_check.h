@@ -29,7 +29,7 @@ Width count_of(std::string_view mark, const Family& family);
 struct FamilyRow {
   TensorRule rule = {};
   int line = 0;  ///< line of the row; 0: a row of the family that this one is like
-  bool has_role = false, has_scope = false, has_presence = false;
+  bool has_role = false, has_scope = false, has_shape = false, has_presence = false;
 };
 
 /// True if two rows have the same names in the same layers.

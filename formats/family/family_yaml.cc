@@ -16,6 +16,7 @@
 #include "formats/family/family_check.h"
 #include "formats/family/forward.h"
 #include "formats/family/role_groups.h"
+#include "formats/family/usual_rows.h"
 #include "formats/json/json.h"
 #include "formats/text/spelling.h"
 #include "formats/yaml/yaml.h"
@@ -322,9 +323,23 @@ class Table final : public FamilyTable {
     row.rule.pattern = pattern;
     row.rule.any_shape = true;
     row.rule.block = block;
+    for (const Yaml* traits : {group, &entry}) {
+      const Yaml* role = traits == nullptr ? nullptr : traits->find("role");
+      if (role != nullptr) take_role(*role, row);
+    }
+    if (!row.has_role) entry.refuse(fmt::format("'{}' lacks a role", pattern));
+    const UsualRow usual = row.rule.fine ? UsualRow{} : usual_row(row.rule.role);
+    row.rule.cut = usual.cut;
+    row.rule.fuse = usual.fuse;
+    row.rule.fp8_by_default = usual.is_linear;
     if (group != nullptr) take_traits(*group, row);
     take_traits(entry, row);
-    if (!row.has_role) entry.refuse(fmt::format("'{}' lacks a role", pattern));
+    if (!row.has_shape && has_usual_shape(usual)) {
+      row.rule.any_shape = false;
+      row.rule.shape[0] = &expressions_.emplace_back(Width::parse(usual.out, &widths_));
+      if (!usual.in.empty())
+        row.rule.shape[1] = &expressions_.emplace_back(Width::parse(usual.in, &widths_));
+    }
     require_marks(row);
     const bool is_of_mtp = has_mark(pattern, kMtpMark);
     if (!row.has_scope) {
@@ -340,20 +355,25 @@ class Table final : public FamilyTable {
     same != rows_.end() ? void(*same = row) : rows_.push_back(row);
   }
 
+  static void take_role(const Yaml& value, FamilyRow& row) {
+    const std::string& word = value.text("role");
+    const std::optional<Role> role = find_role(word);
+    row.rule.fine = role ? std::nullopt : find_fine_role(word);
+    if (!role && !row.rule.fine) refuse_role(value, word);
+    row.rule.role = role ? *role : role_of(*row.rule.fine);
+    row.has_role = true;
+  }
+
   void take_traits(const Yaml& entry, FamilyRow& row) {
     TensorRule& rule = row.rule;
     for (const auto& [key, line, value] : entry.members("a row")) {
       if (key == "role") {
-        const std::string& word = value.text("role");
-        const std::optional<Role> role = find_role(word);
-        rule.fine = role ? std::nullopt : find_fine_role(word);
-        if (!role && !rule.fine) refuse_role(value, word);
-        rule.role = role ? *role : role_of(*rule.fine);
-        row.has_role = true;
+        take_role(value, row);
       } else if (key == "layers") {
         take_layers(value, row);
       } else if (key == "shape") {
         take_shape(value, rule);
+        row.has_shape = true;
       } else if (key == "quantized") {
         rule.fp8_by_default = value.boolean(key);
       } else if (key == "silence") {
@@ -387,11 +407,12 @@ class Table final : public FamilyTable {
   }
 
   void take_shape(const Yaml& value, TensorRule& rule) {
+    rule.shape = {};
+    rule.any_shape = value.is_text() && value.text("shape") == "any";
+    if (rule.any_shape) return;
     const std::span<const Yaml> sides = value.list("shape");
     if (sides.empty() || sides.size() > kMaxRuleDimensions)
       value.refuse(fmt::format("a shape has 1 to {} dimensions", kMaxRuleDimensions));
-    rule.shape = {};
-    rule.any_shape = false;
     for (std::size_t i = 0; i < sides.size(); ++i) rule.shape[i] = width(sides[i]);
   }
 

@@ -165,81 +165,6 @@ constexpr std::array kSpellings = {
     Spelling{"expert_bias", Place::kDense, Role::kRouterBias},
 };
 
-struct Treatment {
-  Role role;
-  UsualTreatment usual;
-};
-
-constexpr std::string_view kHidden = "hidden_size";
-constexpr std::string_view kQueryWidths =
-    "num_attention_heads * head_dim, 2 * num_attention_heads * head_dim, "
-    "num_attention_heads * (qk_nope_head_dim + qk_rope_head_dim)";
-constexpr std::string_view kKeyWidths = "num_key_value_heads * head_dim";
-constexpr std::string_view kValueWidths =
-    "num_attention_heads * v_head_dim, num_attention_heads * head_dim";
-constexpr std::string_view kSharedWidth = "shared_intermediate_size, moe_intermediate_size";
-constexpr std::string_view kExpertWidth = "moe_intermediate_size, intermediate_size";
-constexpr std::string_view kDense = "intermediate_size";
-
-constexpr UsualTreatment linear(std::string_view out, std::string_view in,
-                                Cut cut = Cut::kReplicated, Fuse fuse = Fuse::kNone) {
-  return {.cut = cut, .fuse = fuse, .is_linear = true, .out = out, .in = in};
-}
-
-constexpr std::array kTreatments = {
-    Treatment{Role::kEmbedding, {.cut = Cut::kVocab, .out = "vocab_size", .in = kHidden}},
-    Treatment{Role::kHead, {.cut = Cut::kVocab, .out = "vocab_size", .in = kHidden}},
-    Treatment{Role::kMtpEmbedding, {.cut = Cut::kVocab, .out = "vocab_size", .in = kHidden}},
-    Treatment{Role::kMtpHead, {.cut = Cut::kVocab, .out = "vocab_size", .in = kHidden}},
-    Treatment{Role::kMtpProj, {.out = kHidden, .in = "2 * hidden_size"}},
-    Treatment{Role::kFinalNorm, {.out = kHidden}},
-    Treatment{Role::kInputNorm, {.out = kHidden}},
-    Treatment{Role::kPostAttentionNorm, {.out = kHidden}},
-    Treatment{Role::kMtpEmbeddingNorm, {.out = kHidden}},
-    Treatment{Role::kMtpHiddenNorm, {.out = kHidden}},
-    Treatment{Role::kMtpHeadNorm, {.out = kHidden}},
-    Treatment{Role::kQNorm, {.out = "head_dim, num_attention_heads * head_dim"}},
-    Treatment{Role::kKNorm, {.out = "head_dim, num_key_value_heads * head_dim"}},
-    Treatment{Role::kQaNorm, {.out = "q_lora_rank"}},
-    Treatment{Role::kKvaNorm, {.out = "kv_lora_rank"}},
-    Treatment{Role::kAttentionSinks, {.cut = Cut::kColumn, .out = "num_attention_heads"}},
-    Treatment{Role::kQProj, linear(kQueryWidths, kHidden, Cut::kColumn, Fuse::kQkv)},
-    Treatment{Role::kKProj, linear(kKeyWidths, kHidden, Cut::kColumn, Fuse::kQkv)},
-    Treatment{Role::kVProj, linear(kKeyWidths, kHidden, Cut::kColumn, Fuse::kQkv)},
-    Treatment{Role::kOProj, linear(kHidden, kValueWidths, Cut::kRow)},
-    Treatment{Role::kAttentionGate,
-              {.out = "num_attention_heads * head_dim, num_attention_heads", .in = kHidden}},
-    Treatment{Role::kLinearAttentionIn, linear({}, kHidden)},
-    Treatment{Role::kLinearAttentionOut, linear(kHidden, {})},
-    Treatment{Role::kQaProj, linear("q_lora_rank", kHidden, Cut::kReplicated, Fuse::kQaKva)},
-    Treatment{Role::kQbProj, linear(kQueryWidths, "q_lora_rank", Cut::kColumn)},
-    Treatment{Role::kKvaProj,
-              linear("kv_lora_rank + qk_rope_head_dim", kHidden, Cut::kReplicated, Fuse::kQaKva)},
-    Treatment{Role::kKvbProj, linear("num_attention_heads * (qk_nope_head_dim + v_head_dim)",
-                                     "kv_lora_rank", Cut::kColumn)},
-    Treatment{Role::kIndexerQ, linear("index_n_heads * index_head_dim", "q_lora_rank")},
-    Treatment{Role::kIndexerK,
-              linear("index_head_dim", kHidden, Cut::kReplicated, Fuse::kIndexerK)},
-    Treatment{Role::kIndexerKNorm, {.out = "index_head_dim"}},
-    Treatment{Role::kIndexerWeights,
-              {.fuse = Fuse::kIndexerK, .out = "index_n_heads", .in = kHidden}},
-    Treatment{Role::kRouter, {.out = "n_routed_experts", .in = kHidden}},
-    Treatment{Role::kRouterBias, {.out = "n_routed_experts"}},
-    Treatment{Role::kSharedRouter, {.out = "1", .in = kHidden}},
-    Treatment{Role::kExpertGate, linear(kExpertWidth, kHidden, Cut::kColumn, Fuse::kGateUp)},
-    Treatment{Role::kExpertUp, linear(kExpertWidth, kHidden, Cut::kColumn, Fuse::kGateUp)},
-    Treatment{Role::kExpertDown, linear(kHidden, kExpertWidth, Cut::kRow)},
-    Treatment{Role::kExpertsGateUp,
-              linear("2 * moe_intermediate_size, 2 * intermediate_size", kHidden, Cut::kColumn)},
-    Treatment{Role::kExpertsDown, linear(kHidden, kExpertWidth, Cut::kRow)},
-    Treatment{Role::kSharedGate, linear(kSharedWidth, kHidden, Cut::kColumn, Fuse::kGateUp)},
-    Treatment{Role::kSharedUp, linear(kSharedWidth, kHidden, Cut::kColumn, Fuse::kGateUp)},
-    Treatment{Role::kSharedDown, linear(kHidden, kSharedWidth, Cut::kRow)},
-    Treatment{Role::kDenseGate, linear(kDense, kHidden, Cut::kColumn, Fuse::kGateUp)},
-    Treatment{Role::kDenseUp, linear(kDense, kHidden, Cut::kColumn, Fuse::kGateUp)},
-    Treatment{Role::kDenseDown, linear(kHidden, kDense, Cut::kRow)},
-};
-
 /// The outputs of several matrices in one, by the role of the first.
 struct JoinedWidths {
   Role role;
@@ -353,7 +278,7 @@ UsualSpelling usual_spelling(std::string_view pattern, std::size_t n_sides) {
   if (module == "shared_head" && word == "norm") role = Role::kMtpHeadNorm;
   if (module == "router" && word == "proj") role = Role::kRouter;
   if (is_bias) {
-    const bool is_of_attention = place == Place::kAttention && usual_treatment(role).is_linear;
+    const bool is_of_attention = place == Place::kAttention && usual_row(role).is_linear;
     role = is_of_attention                       ? Role::kAttentionBias
            : role == Role::kRouter               ? Role::kRouterBias
            : role == Role::kLinearAttentionState ? role
@@ -402,13 +327,8 @@ const TensorRule* row_of_tables(std::string_view pattern) {
   return row == kRows.end() ? nullptr : row->second;
 }
 
-UsualTreatment usual_treatment(Role role) {
-  const auto found = std::ranges::find(kTreatments, role, &Treatment::role);
-  return found == kTreatments.end() ? UsualTreatment{} : found->usual;
-}
-
-UsualTreatment usual_treatment(const UsualSpelling& spelling) {
-  UsualTreatment usual = usual_treatment(spelling.role);
+UsualRow usual_row(const UsualSpelling& spelling) {
+  UsualRow usual = usual_row(spelling.role);
   if (!spelling.is_joint) return usual;
   usual.cut = Cut::kReplicated;
   usual.fuse = Fuse::kNone;

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "formats/family/family.h"
+#include "formats/family/usual_rows.h"
 
 namespace ingot::formats {
 
@@ -35,15 +36,7 @@ struct SingleExpert {
 /// The matrices of single experts that a stack of this name joins, in the order of its outputs.
 std::span<const SingleExpert> usual_singles(std::string_view stack);
 
-/// The usual treatment of a role's rows in families.
-struct UsualTreatment {
-  Cut cut = Cut::kReplicated;
-  Fuse fuse = Fuse::kNone;
-  bool is_linear = false;              ///< an FP8 release quantizes it
-  std::string_view out = {}, in = {};  ///< likely widths, with ", " between them
-};
-UsualTreatment usual_treatment(Role role);
-/// The usual treatment of a name's rows. Joined rows are not cut, since their order is not known.
-UsualTreatment usual_treatment(const UsualSpelling& spelling);
+/// The usual row of a name. Joined rows are not cut, since their order is not known.
+UsualRow usual_row(const UsualSpelling& spelling);
 
 }  // namespace ingot::formats

@@ -25,10 +25,6 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::array<std::string_view, 4> kCutWords = {"replicated", "column", "row", "vocab"};
-constexpr std::array<std::string_view, 5> kFuseWords = {"none", "qa_kva", "gate_up", "indexer_k",
-                                                        "qkv"};
-
 // A hundredth of the bytes.
 constexpr std::uint64_t kNotablePart = 100;
 
@@ -160,7 +156,7 @@ class Proposal {
   }
 
   /// Orientation of the last two sides: the order that the shape fits, if it fits just one.
-  StackOrder told_by_shape(const Kind& kind, const UsualTreatment& usual) const {
+  StackOrder told_by_shape(const Kind& kind, const UsualRow& usual) const {
     const Shape& shape = *kind.first->shape;
     const auto is = [&](std::uint64_t size, std::string_view likely) {
       return widths_.is_one_of(size, likely);
@@ -183,7 +179,7 @@ class Proposal {
   std::vector<StackOrder> told_by_stack(const std::string& pattern, const Kind& kind) const {
     const Shape& shape = *kind.first->shape;
     std::vector<StackOrder> said = {
-        told_by_shape(kind, usual_treatment(usual_spelling(pattern, 3).role))};
+        told_by_shape(kind, usual_row(usual_spelling(pattern, 3).role))};
     const auto [rows, cols] = kind.first->block;
     if (kind.is_quantized && rows == 1 && cols > 1) said.push_back(StackOrder::kOutputMajor);
     if (kind.is_quantized && cols == 1 && rows > 1) said.push_back(StackOrder::kInputMajor);
@@ -249,8 +245,7 @@ class Proposal {
   }
 
   /// The shape of a row whose tensors have several; empty where the config does not say it.
-  std::string shape_by_layer(const Kind& kind, const UsualTreatment& usual,
-                             std::string& guesses) const {
+  std::string shape_by_layer(const Kind& kind, const UsualRow& usual, std::string& guesses) const {
     const std::size_t n_sides = kind.first->shape->size();
     const bool are_alike = std::ranges::all_of(
         kind.layers, [&](const auto& entry) { return entry.second->size() == n_sides; });
@@ -265,15 +260,15 @@ class Proposal {
     return fmt::format(", shape: [{}]", fmt::join(sides, ", "));
   }
 
-  std::string shape_of(const Kind& kind, const UsualTreatment& usual, StackOrder order,
+  std::string shape_of(const Kind& kind, const UsualRow& usual, StackOrder order,
                        std::string& traits, std::string& guesses) const {
     const Shape& shape = *kind.first->shape;
     if (!kind.has_one_shape) {
       if (std::string own = shape_by_layer(kind, usual, guesses); !own.empty()) return own;
       guesses += "; its shape differs from layer to layer, and none is checked";
-      return {};
+      return ", shape: any";
     }
-    if (shape.empty() || shape.size() > kMaxRuleDimensions) return {};
+    if (shape.empty() || shape.size() > kMaxRuleDimensions) return ", shape: any";
     std::vector<std::string> sides;
     if (order != StackOrder::kNone && shape.size() == 3) {
       if (told_by_shape(kind, usual) == StackOrder::kNone)
@@ -316,22 +311,20 @@ class Proposal {
           fmt::format("{}{}{}.{}.weight", module, module.ends_with("experts.") ? "" : "experts.",
                       kExpertMark, single.word);
       if (kinds_.contains(name)) continue;
-      const UsualTreatment usual = usual_treatment(single.role);
+      const UsualRow usual = usual_row(single.role);
       std::string guesses;
       const std::string sides = fmt::format(
           "{}, {}", widths_.side(shape[is_turned ? 2 : 1] / singles.size(), usual.out, guesses),
           widths_.side(shape[is_turned ? 1 : 2], usual.in, guesses));
-      rows += fmt::format(
-          "- {{name: \"{}\", role: {}{}, shape: [{}], quantized: true, cut: {}{}{}}}{}\n", name,
-          role_name(single.role), layers, sides, kCutWords[static_cast<std::size_t>(usual.cut)],
-          usual.fuse == Fuse::kGateUp ? ", fuse: gate_up" : "", dtype,
-          guesses.empty() ? "" : "  # guessed: " + guesses.substr(2));
+      rows += fmt::format("- {{name: \"{}\", role: {}{}, shape: [{}]{}}}{}\n", name,
+                          role_name(single.role), layers, sides, dtype,
+                          guesses.empty() ? "" : "  # guessed: " + guesses.substr(2));
     }
     return rows;
   }
 
   /// True if the outputs of a kind are those of several matrices together.
-  bool is_joined(const Kind& kind, const UsualTreatment& usual) const {
+  bool is_joined(const Kind& kind, const UsualRow& usual) const {
     const Shape& shape = *kind.first->shape;
     return kind.has_one_shape && !shape.empty() && widths_.is_one_of(shape[0], usual.out);
   }
@@ -353,12 +346,12 @@ class Proposal {
     bool stacks = false;
     bool is_turned = false;     // inputs before outputs
     bool is_odd_joint = false;  // called as several matrices in one
-    UsualTreatment usual;
+    UsualRow usual;
   };
   Judged judge(const std::string& pattern, const Kind& kind) const {
     const std::size_t n_sides = kind.first->shape->size();
     UsualSpelling spelling = usual_spelling(pattern, n_sides);
-    UsualTreatment usual = usual_treatment(spelling);
+    UsualRow usual = usual_row(spelling);
     const bool stacks = is_stack(pattern, kind);
     // Several matrices in one tensor, of a kind that has none, or one where there are several.
     const bool is_stack_of_others = usual.is_linear && !stacks && n_sides > 2;
@@ -399,7 +392,7 @@ class Proposal {
     }
     const Judged judged = judge(pattern, kind);
     const auto& [spelling, order, stacks, is_turned, is_odd_joint, usually] = judged;
-    UsualTreatment usual = usually;
+    UsualRow usual = usually;
     const std::size_t n_sides = kind.first->shape->size();
     std::string guesses, traits,
         present = stacks                         ? "stacked"
@@ -409,7 +402,7 @@ class Proposal {
     if (spelling.is_joint) guesses += "; several matrices in one, so ranks share it";
     if (spelling.role == Role::kAttentionBias) {
       std::string weight = pattern.substr(0, pattern.rfind('.')) + ".weight";
-      usual = usual_treatment(usual_spelling(weight));
+      usual = usual_row(usual_spelling(weight));
       if (usual.cut == Cut::kRow) usual.cut = Cut::kReplicated;
       usual.is_linear = false;
     }
@@ -417,16 +410,19 @@ class Proposal {
     const std::string layers = layers_of(pattern, kind, present, guesses);
     if (spelling.role == Role::kHead || spelling.role == Role::kMtpHead)
       traits += ", silence: head";
-    if (kind.is_quantized || (usual.is_linear && n_sides >= 2)) traits += ", quantized: true";
+    const UsualRow of_role = usual_row(spelling.role);
+    const bool is_quantized = kind.is_quantized || (usual.is_linear && n_sides >= 2);
+    if (is_quantized != of_role.is_linear) traits += fmt::format(", quantized: {}", is_quantized);
     if (kind.is_quantized && !usual.is_linear) guesses += "; quantized in this checkpoint";
-    if (usual.cut != Cut::kReplicated)
+    if (usual.cut != of_role.cut)
       traits += fmt::format(", cut: {}", kCutWords[static_cast<std::size_t>(usual.cut)]);
     // Only queries are here where keys and values come from a low rank.
     const bool is_fused = usual.fuse == Fuse::kQkv      ? has_keys_
                           : usual.fuse == Fuse::kGateUp ? has_gate_and_up(pattern, spelling.role)
                                                         : true;
-    if (usual.fuse != Fuse::kNone && is_fused)
-      traits += fmt::format(", fuse: {}", kFuseWords[static_cast<std::size_t>(usual.fuse)]);
+    const Fuse fuse = is_fused ? usual.fuse : Fuse::kNone;
+    if (fuse != of_role.fuse)
+      traits += fmt::format(", fuse: {}", kFuseWords[static_cast<std::size_t>(fuse)]);
     if (usual.cut != Cut::kReplicated) traits += widths_.heads_of(shape);
     if (!present.empty()) traits += fmt::format(", present: {}", present);
     std::string dtype;

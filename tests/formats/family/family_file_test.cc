@@ -254,7 +254,32 @@ tensors:
   }
   const auto replaced = std::ranges::find(family.rules, Role::kQProj, &TensorRule::role);
   EXPECT_EQ(rule_shape(*replaced, {}, std::nullopt), (Shape{1, 2}));
-  EXPECT_FALSE(replaced->fp8_by_default);
+  EXPECT_TRUE(replaced->fp8_by_default) << "usual for the role";
+}
+
+TEST(FamilyFile, RowsSayWhatIsNotUsualForTheirRole) {
+  const auto table = parse_family(std::string(kFileHead) + R"(
+tensors:
+- {name: "l.{layer}.gate", role: dense-gate}
+- {name: "l.{layer}.down", role: dense-down, quantized: false, cut: replicated, shape: any}
+- {name: "l.{layer}.up", role: dense-up, fuse: none, shape: [hidden_size, 3]}
+- {name: "l.{layer}.q", role: q-proj}
+- {name: "l.{layer}.qkv", role: qkv-proj}
+)",
+                                  "my.yaml");
+  const std::span<const TensorRule> rows = table->family().rules;
+  const ModelConfig config = config_of(R"({"hidden_size": 8, "intermediate_size": 12})");
+  EXPECT_TRUE(rows[0].fp8_by_default);
+  EXPECT_EQ(rows[0].cut, Cut::kColumn);
+  EXPECT_EQ(rows[0].fuse, Fuse::kGateUp);
+  EXPECT_EQ(rule_shape(rows[0], config, 0), (Shape{12, 8}));
+  EXPECT_FALSE(rows[1].fp8_by_default);
+  EXPECT_EQ(rows[1].cut, Cut::kReplicated);
+  EXPECT_TRUE(rows[1].any_shape);
+  EXPECT_EQ(rows[2].fuse, Fuse::kNone);
+  EXPECT_EQ(rule_shape(rows[2], config, 0), (Shape{8, 3}));
+  EXPECT_TRUE(rows[3].any_shape) << "several shapes are usual";
+  EXPECT_EQ(rows[4].cut, Cut::kReplicated) << "a fine role has no usual row";
 }
 
 TEST(FamilyFile, RefusesWhatIsNoFamily) {
