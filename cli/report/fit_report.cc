@@ -8,7 +8,7 @@
 
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
-#include "formats/family/role_groups.h"
+#include "formats/family/roles.h"
 #include "inference/family/model_family.h"
 #include "inference/model/step/step.h"
 #include "report/figures.h"

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "convert/recipe/selector.h"
-#include "formats/family/role_groups.h"
+#include "formats/family/roles.h"
 #include "formats/family/usual_rows.h"
 #include "formats/json/json.h"
 #include "library/as_stored.h"

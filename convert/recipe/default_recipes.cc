@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "formats/dialect/dialect_table.h"
-#include "formats/family/role_groups.h"
+#include "formats/family/roles.h"
 #include "formats/text/spelling.h"
 
 namespace ingot::convert {

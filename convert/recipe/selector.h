@@ -9,7 +9,7 @@
 
 #include "formats/base/pattern.h"
 #include "formats/checkpoint/checkpoint.h"
-#include "formats/family/role_groups.h"
+#include "formats/family/roles.h"
 
 namespace ingot::convert {
 

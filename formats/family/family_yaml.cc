@@ -15,7 +15,7 @@
 #include "formats/family/families.h"
 #include "formats/family/family_check.h"
 #include "formats/family/forward.h"
-#include "formats/family/role_groups.h"
+#include "formats/family/roles.h"
 #include "formats/family/usual_rows.h"
 #include "formats/json/json.h"
 #include "formats/text/spelling.h"

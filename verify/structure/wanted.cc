@@ -6,7 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "formats/checkpoint/saved_width.h"
-#include "formats/family/role_groups.h"
+#include "formats/family/roles.h"
 #include "formats/json/json.h"
 
 namespace ingot::verify {

@@ -9,7 +9,7 @@
 
 #include "convert/recipe/recipe.h"
 #include "formats/family/families.h"
-#include "formats/family/role_groups.h"
+#include "formats/family/roles.h"
 #include "formats/json/json.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"
