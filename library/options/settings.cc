@@ -21,12 +21,13 @@ namespace {
 using formats::Json;
 
 // A value in a message: a number without the point that JSON gives it.
-std::string shown(const Json& value) {
+std::string value_shown(const Json& value) {
   return value.is_number_float() ? fmt::format("{}", value.get<double>()) : value.dump();
 }
 
 [[noreturn]] void refuse(const Flag& flag, const Json& value, std::string_view wanted) {
-  throw Error(ErrorCode::kInvalidArgument, "{}: {} is no {}", flag.name, shown(value), wanted);
+  throw Error(ErrorCode::kInvalidArgument, "{}: {} is no {}", flag.name, value_shown(value),
+              wanted);
 }
 
 std::string text_from(const Flag& flag, const Json& value) {
@@ -85,10 +86,10 @@ void require_allowed(const Flag& flag, const Json& value) {
     require(std::ranges::find(choices, word) != choices.end(), text,
             fmt::format("not in {{{}}}{}", fmt::join(choices, ","), did_you_mean(word, choices)));
   }
-  if (rule.is_positive) require(real_from(flag, value) > 0, shown(value), "is not above 0");
+  if (rule.is_positive) require(real_from(flag, value) > 0, value_shown(value), "is not above 0");
   if (!rule.range) return;
   const double number = real_from(flag, value);
-  require(number >= rule.range->least && number <= rule.range->most, shown(value),
+  require(number >= rule.range->least && number <= rule.range->most, value_shown(value),
           fmt::format("is not from {} to {}", rule.range->least, rule.range->most));
 }
 
