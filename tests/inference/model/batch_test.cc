@@ -214,10 +214,8 @@ class ChunkedPrompt : public ::testing::TestWithParam<std::size_t> {
 
   void expect_golden(const Recording& is, const inference::ModelSpec& spec) const {
     for (std::size_t l = 0; l <= spec.n_main; ++l) {
-      EXPECT_LE(
-          relative_error(is.hidden.at(l), golden_.floats(fmt::format("{}hidden.{}", prompt_, l))),
-          1e-5)
-          << "hidden " << l;
+      const auto [states, wanted] = golden_.states_and_recorded(is.hidden.at(l), prompt_, l);
+      EXPECT_LE(relative_error(states, wanted), 1e-5) << "hidden " << l;
     }
     const auto nll = golden_.floats(prompt_ + "nll");
     ASSERT_EQ(is.logits.size(), ids_.size() * spec.vocab);

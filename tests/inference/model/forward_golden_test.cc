@@ -52,21 +52,6 @@ class ForwardGolden : public ::testing::TestWithParam<Case> {
     return at->second;
   }
 
-  /// The states before layer l, ours and the recorded ones; of the longest prompt at `positions`.
-  [[nodiscard]] std::pair<std::vector<float>, std::vector<float>> states_and_recorded(
-      const Recording& is, const std::string& prompt, std::size_t l) const {
-    const std::vector<float>& all = is.hidden.at(l);
-    if (!golden_.has(prompt + "positions"))
-      return {all, golden_.floats(fmt::format("{}hidden.{}", prompt, l))};
-    std::vector<float> states;
-    for (const std::int64_t position : golden_.integers(prompt + "positions")) {
-      const auto row = std::span(all).subspan(
-          static_cast<std::size_t>(position) * model().spec().hidden, model().spec().hidden);
-      states.insert(states.end(), row.begin(), row.end());
-    }
-    return {states, golden_.floats(fmt::format("{}states.{}", prompt, l))};
-  }
-
   std::filesystem::path directory_;
   OpenedModel opened_;
   GoldenFile golden_;
@@ -79,7 +64,7 @@ TEST_P(ForwardGolden, EveryLayerAndTheLogitsAgreeWithinRounding) {
     const auto ids = golden_.integers(prompt + "input_ids");
     const Recording& is = recorded(p);
     for (std::size_t l = 0; l <= model().spec().n_main; ++l) {
-      const auto [states, wanted] = states_and_recorded(is, prompt, l);
+      const auto [states, wanted] = golden_.states_and_recorded(is.hidden.at(l), prompt, l);
       EXPECT_LE(relative_error(states, wanted), 1e-5) << "hidden " << l;
     }
     const std::size_t vocab = model().spec().vocab;

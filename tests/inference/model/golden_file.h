@@ -5,8 +5,10 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "formats/base/fd.h"
@@ -45,6 +47,22 @@ class GoldenFile {
     const std::vector<float> values = floats(name);
     std::copy(values.begin(), values.end(), matrix.values().begin());
     return matrix;
+  }
+
+  /// The states before layer `l`, of which `all` has every position, and the recorded ones; of the
+  /// longest prompt both at its `positions`.
+  [[nodiscard]] std::pair<std::vector<float>, std::vector<float>> states_and_recorded(
+      const std::vector<float>& all, const std::string& prompt, std::size_t l) const {
+    const std::string layer = std::to_string(l);
+    if (!has(prompt + "positions")) return {all, floats(prompt + "hidden." + layer)};
+    std::vector<float> states, recorded = floats(prompt + "states." + layer);
+    const std::vector<std::int64_t> positions = integers(prompt + "positions");
+    const std::size_t width = recorded.size() / positions.size();
+    for (const std::int64_t position : positions) {
+      const auto row = std::span(all).subspan(static_cast<std::size_t>(position) * width, width);
+      states.insert(states.end(), row.begin(), row.end());
+    }
+    return {std::move(states), std::move(recorded)};
   }
 
  private:
