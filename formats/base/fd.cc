@@ -40,7 +40,9 @@ FileStamp stamp_from(const struct stat& info) {
   return {.device = info.st_dev,
           .inode = info.st_ino,
           .n_bytes = static_cast<std::uint64_t>(info.st_size),
-          .modified_ns = info.st_mtim.tv_sec * kNsPerSecond + info.st_mtim.tv_nsec};
+          .modified_ns = info.st_mtim.tv_sec * kNsPerSecond + info.st_mtim.tv_nsec,
+          .changed_ns = info.st_ctim.tv_sec * kNsPerSecond + info.st_ctim.tv_nsec,
+          .n_links = info.st_nlink};
 }
 
 struct stat stat_or_throw(int fd, const std::string& path) {

@@ -23,7 +23,16 @@ auto uninterrupted(const Call& call) {
 struct FileStamp {
   std::uint64_t device = 0, inode = 0, n_bytes = 0;
   std::int64_t modified_ns = 0;
-  friend bool operator==(const FileStamp&, const FileStamp&) = default;
+  std::int64_t changed_ns = 0;  ///< time of the last change of anything, which no program sets
+  std::uint64_t n_links = 0;
+  friend bool operator==(const FileStamp& a, const FileStamp& b) {
+    return a.is_same_file(b) && a.n_bytes == b.n_bytes && a.modified_ns == b.modified_ns;
+  }
+  /// True unless it was written to since, also by a program that put the time back; a further link
+  /// changes nothing.
+  [[nodiscard]] bool is_unwritten(const FileStamp& now) const {
+    return *this == now && (changed_ns == now.changed_ns || n_links != now.n_links);
+  }
   [[nodiscard]] bool is_same_file(const FileStamp& other) const {
     return device == other.device && inode == other.inode;
   }

@@ -76,6 +76,33 @@ TEST_F(SourceChange, BetweenRunsIsReadAgain) {
   EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "whole"));
 }
 
+TEST_F(SourceChange, WithTheTimePutBackIsFound) {
+  Conversion conversion(copy_small(dir_ / "in"), dir_ / "out");
+  const auto change = [&] {
+    const auto time = std::filesystem::last_write_time(dir_ / "in" / kFile);
+    change_unsampled_byte(dir_ / "in");
+    std::filesystem::last_write_time(dir_ / "in" / kFile, time);
+  };
+  ASSERT_TRUE(run_stopped(conversion, 100));
+  change();
+  conversion.execute.resume = true;
+  conversion.run();
+  Conversion whole(dir_ / "in", dir_ / "whole");
+  whole.execute.inspect = [&](const std::filesystem::path&) {
+    // A further name for the file is no change.
+    std::filesystem::create_hard_link(dir_ / "in" / kFile, dir_ / "link");
+    return Inspection{};
+  };
+  whole.run();
+  EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "whole"));
+  Conversion other(dir_ / "in", dir_ / "other");
+  other.execute.inspect = [&](const std::filesystem::path&) {
+    change();
+    return Inspection{};
+  };
+  expect_error(kMismatch, {kFile, "written to"}, [&] { other.run(); });
+}
+
 TEST_F(SourceChange, CopyOfTheSameBytesIsAccepted) {
   Conversion conversion(copy_small(dir_ / "in"), dir_ / "out");
   ASSERT_TRUE(run_stopped(conversion, 100));

@@ -163,6 +163,10 @@ TEST(FileStamp, DetectsAWrittenOrReplacedFile) {
   EXPECT_NE(before, *stamp_of(dir / "f"));
   EXPECT_TRUE(before.is_same_file(*stamp_of(dir / "f")));
 
+  const FileStamp linked = *stamp_of(dir / "f");
+  std::filesystem::create_hard_link(dir / "f", dir / "further");
+  EXPECT_TRUE(linked.is_unwritten(*stamp_of(dir / "f")));
+
   write_text_file(dir / "g", "two");
   rename_file(dir / "g", dir / "f");
   EXPECT_FALSE(before.is_same_file(*stamp_of(dir / "f")));
