@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 // Source: Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst of Linux; proc(5).
@@ -127,16 +128,38 @@ std::uint64_t left_in_groups(const fs::path& proc) {
   return left;
 }
 
+// The number behind a key in a file of proc; nullopt where there is none, or a word.
+std::optional<std::uint64_t> number_in(const fs::path& path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(key)) continue;
+    std::uint64_t n = 0;
+    if (std::istringstream(line.substr(key.size())) >> n) return n;
+    return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+/// The rest of the limits of this process (ulimit -v, -d).
+std::uint64_t left_in_limits(const fs::path& proc) {
+  std::uint64_t left = kNoMemoryLimit;
+  for (const auto& [limit, used] :
+       {std::pair("Max address space", "VmSize:"), std::pair("Max data size", "VmData:")}) {
+    const auto most = number_in(proc / "self/limits", limit);
+    if (!most) continue;
+    const std::uint64_t taken = number_in(proc / "self/status", used).value_or(0) * 1024;
+    // Stacks, arenas of the allocator and maps take room that is never used.
+    left = std::min(left, (*most - std::min(*most, taken)) / 2);
+  }
+  return left;
+}
+
 }  // namespace
 
 std::uint64_t available_memory(const fs::path& proc) {
-  std::uint64_t available = kNoMemoryLimit;
-  std::ifstream system(proc / "meminfo");
-  std::string key, unit;
-  for (std::uint64_t n = 0; system >> key >> n; std::getline(system, unit)) {
-    if (key == "MemAvailable:") available = n * 1024;
-  }
-  return std::min(available, left_in_groups(proc));
+  const auto available = number_in(proc / "meminfo", "MemAvailable:");
+  return std::min(
+      {available ? *available * 1024 : kNoMemoryLimit, left_in_groups(proc), left_in_limits(proc)});
 }
 
 }  // namespace ingot

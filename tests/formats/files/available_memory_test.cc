@@ -42,6 +42,25 @@ TEST_F(ControlGroups, OfNoKindLeaveTheSystems) {
   EXPECT_EQ(available(), 1'024'000U);
 }
 
+TEST_F(ControlGroups, AndLimitsOfTheProcessHold) {
+  const auto limits = [&](const std::string& space, const std::string& data) {
+    put("proc/self/limits",
+        "Limit                     Soft Limit           Hard Limit           Units     \n"
+        "Max data size             " +
+            data + "            unlimited            bytes     \nMax address space         " +
+            space + "           unlimited            bytes     \n");
+  };
+  put("proc/self/status", "VmPeak: 900 kB\nVmSize: 300 kB\nVmData: 100 kB\n");
+  limits("unlimited", "unlimited");
+  EXPECT_EQ(available(), 1'024'000U);
+  limits("921600", "unlimited");
+  EXPECT_EQ(available(), 307'200U) << "half of what is left";
+  limits("921600", "204800");
+  EXPECT_EQ(available(), 51'200U);
+  limits("921600", "1000");
+  EXPECT_EQ(available(), 0U);
+}
+
 TEST_F(ControlGroups, OfVersion2CountUpToTheRoot) {
   put("proc/self/cgroup", "0::/slice/pod/own\n");
   put("proc/self/mountinfo",
