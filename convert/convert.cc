@@ -217,7 +217,7 @@ bool is_done_without_source(const std::filesystem::path& source,
                             const PlanOptions& plan, const ExecuteOptions& options) {
   // --consume-source may be left out when a job is continued.
   if (!options.resume || !is_finished_of_deleted(source, output, recipe, plan)) return false;
-  if (!options.gate.empty()) {
+  if (!options.gate.is_null()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "was converted, and then its files were deleted by --consume-source, so the output "
                 "cannot be compared with it (leave out {}; ingot verify compares with another copy "

@@ -36,49 +36,42 @@ void demand_no_loss(GateOptions& gate) {
   gate.requirements.emplace_back("weights.relative_error<=0");
 }
 
-/// As they would be typed, for the journal; none without --verify.
-std::vector<std::string> gate_words(const GateOptions& gate) {
+/// The settings of gates, for the journal; null without --verify.
+formats::Json gate_settings(const GateOptions& gate) {
   if (gate.levels.empty()) return {};
-  std::vector<std::string> words = {"--verify", gate.levels};
-  if (!gate.thresholds.empty()) {
-    words.insert(words.end(),
-                 {"--thresholds", std::filesystem::absolute(gate.thresholds).string()});
-  }
-  for (const std::string& requirement : gate.requirements)
-    words.insert(words.end(), {"--require", requirement});
-  return words;
+  formats::Json settings = {{"verify", gate.levels}};
+  if (!gate.thresholds.empty())
+    settings["thresholds"] = std::filesystem::absolute(gate.thresholds).string();
+  if (!gate.requirements.empty()) settings["require"] = gate.requirements;
+  return settings;
 }
 
-/// Adds options as gate_words() has them. A demand of the same metric takes the place of an earlier
-/// one.
-void add_words(const std::vector<std::string>& words, GateOptions& gate) {
-  for (std::size_t i = 0; i + 1 < words.size(); i += 2) {
-    const std::string &option = words[i], &value = words[i + 1];
-    if (option == "--verify") {
-      const bool is_more = !gate.levels.empty() && gate.levels != value;
-      gate.levels =
-          is_more ? names_of(verify::parse_levels(gate.levels + "," + value), verify::level_name)
-                  : value;
-      std::erase(gate.levels, ' ');
-    } else if (option == "--thresholds") {
-      gate.thresholds = value;
-    } else if (option == "--require") {
-      std::erase(gate.requirements, value);
-      gate.requirements.push_back(value);
-    }
+/// Adds gates as gate_settings() has them. A demand of the same metric takes the place of an
+/// earlier one.
+void add_gates(const formats::Json& settings, GateOptions& gate) {
+  const std::string levels = formats::text_at(settings, "verify");
+  const bool is_more = !gate.levels.empty() && gate.levels != levels;
+  gate.levels = is_more
+                    ? names_of(verify::parse_levels(gate.levels + "," + levels), verify::level_name)
+                    : levels;
+  std::erase(gate.levels, ' ');
+  if (settings.contains("thresholds")) gate.thresholds = formats::text_at(settings, "thresholds");
+  for (const std::string& requirement : formats::strings_at(settings, "require")) {
+    std::erase(gate.requirements, requirement);
+    gate.requirements.push_back(requirement);
   }
 }
 
-/// Adds the gates of the runs that a run with own ones continues. Returns them all as gate_words()
-/// has them where that changed something; else none.
-std::vector<std::string> add_earlier(const convert::OutputPaths& paths, GateOptions& gate) {
-  const std::vector<std::string> own = gate_words(gate);
-  if (own.empty()) return {};
+/// Adds the gates of the runs that a run with own ones continues. Returns them all where that
+/// changed something; else null.
+formats::Json add_earlier(const convert::OutputPaths& paths, GateOptions& gate) {
+  const formats::Json own = gate_settings(gate);
+  if (own.is_null()) return {};
   gate = {};
-  add_words(convert::words_of_gates(paths), gate);
-  add_words(own, gate);
-  std::vector<std::string> all = gate_words(gate);
-  return all == own ? std::vector<std::string>() : all;
+  for (const convert::RunRecord& run : convert::gated_runs(paths)) add_gates(run.gate, gate);
+  add_gates(own, gate);
+  formats::Json all = gate_settings(gate);
+  return all == own ? formats::Json() : all;
 }
 
 /// Throws for values that are not understood, and for a source that will not be there.
@@ -151,10 +144,10 @@ ConversionRequest read_conversion(ConvertOptions& options, JobOptions& job) {
   if (execute.lossless_only) demand_no_loss(options.gate);
   execute.join = options.part == kJoin;
   execute.resume = execute.resume || execute.join;
-  std::vector<std::string> earlier;
+  formats::Json earlier;
   if (execute.resume) earlier = add_earlier(convert::OutputPaths(job.output), options.gate);
   require_valid(options.gate, job);
-  execute.gate = gate_words(options.gate);
+  execute.gate = gate_settings(options.gate);
   ConversionRequest request = read_target(options);
   request.earlier_gates = std::move(earlier);
   convert::require_apart({.folders = {options.input}}, job.output);

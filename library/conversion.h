@@ -49,8 +49,8 @@ void declare_rest(FlagTable& table, ConvertOptions& options, JobOptions& job);
 struct ConversionRequest {
   convert::Recipe recipe;
   convert::PlanOptions plan;
-  /// All gates of the job as words of the command line, where runs that it continues added some.
-  std::vector<std::string> earlier_gates;
+  /// Settings of all gates of the job where runs that it continues added some; else null.
+  formats::JsonValue earlier_gates;
 };
 /// Throws kInvalidArgument for options that are not understood or contradict each other.
 ConversionRequest read_target(const ConvertOptions& options);

@@ -20,13 +20,18 @@ int ingot_plan_conversion(const char* source, const char* output, const char* op
     require_given(output, "output");
     require_given(plan, "plan");
     auto made = std::make_unique<ingot_plan>();
-    FlagTable table;
+    FlagTable& table = made->table;
+    table.command = "convert";
+    table.add(FlagGroup::kCommon,
+              {required("input", &made->options.input, "source", ValueKind::kCheckpoint),
+               required_output("output", &made->job.output, "output", ValueKind::kFolder)});
     declare_target(table, made->options);
     declare_rest(table, made->options, made->job);
     declare_job_options(table, made->job);
-    take_settings(settings_of_json(text_or_empty(options)), table);
-    made->options.input = source;
-    made->job.output = output;
+    formats::Json settings = settings_of_json(text_or_empty(options));
+    settings["input"] = source;
+    settings["output"] = output;
+    take_settings(settings, table);
     ConversionRequest request = read_conversion(made->options, made->job);
     if (!convert::is_done_without_source(source, output, request.recipe, request.plan,
                                          execution(made->job))) {

@@ -22,6 +22,7 @@ struct ingot_checkpoint {
 struct ingot_plan {
   ingot::library::ConvertOptions options;
   ingot::JobOptions job;
+  ingot::FlagTable table;  ///< flags of both
   /// Nothing where the output is finished, and its source was deleted for it.
   std::optional<ingot::library::Conversion> conversion;
   std::string json;  ///< of ingot_plan_json()

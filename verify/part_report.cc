@@ -113,11 +113,8 @@ PartReport read_part(const std::filesystem::path& path) {
   report.index = static_cast<std::uint32_t>(part.number("index", kMaxParts));
   if (report.index >= report.n) fail_json(where, "its part is beyond the parts");
   report.found.subject = part.text("subject");
-  report.found.command.directory = part.text("directory");
-  for (const Json& word : part.array("words")) {
-    if (!word.is_string()) fail_json(where, "part.words are no texts");
-    report.found.command.words.push_back(word.get<std::string>());
-  }
+  report.found.settings = part.get("settings");
+  if (!report.found.settings->is_object()) part.refuse("settings", "is no object");
   for (const Json& hash : part.array("hashes")) {
     auto& entry = report.found.ledger.hashes.hashes.emplace_back();
     if (hash.is_null()) continue;
@@ -148,8 +145,7 @@ void add_entries(std::vector<std::optional<Entry>>& all,
 
 }  // namespace
 
-Json part_json(const Report& report, const VerificationOptions& options,
-               const CommandWords& command) {
+Json part_json(const Report& report, const VerificationOptions& options, const Json& settings) {
   const PartLedger& ledger = *options.ledger;
   Json hashes = Json::array(), tensors = Json::array();
   for (const auto& hash : ledger.hashes.hashes) hashes.push_back(hash ? Json(hash->hex()) : Json());
@@ -159,8 +155,7 @@ Json part_json(const Report& report, const VerificationOptions& options,
            {{"index", ledger.weights.share.index},
             {"parts", ledger.weights.share.n},
             {"subject", subject_of(report, options)},
-            {"directory", command.directory},
-            {"words", command.words},
+            {"settings", settings},
             {"hashes", std::move(hashes)},
             {"tensors", std::move(tensors)}}}};
 }
@@ -184,7 +179,7 @@ JoinedParts join_parts(std::span<const std::filesystem::path> reports) {
     PartReport report = read_part(path);
     if (n == 0) {
       n = report.n;
-      joined.command = std::move(report.found.command);
+      joined.settings = report.found.settings;
       joined.subject = report.found.subject;
     }
     if (report.n != n) {
@@ -192,8 +187,7 @@ JoinedParts join_parts(std::span<const std::filesystem::path> reports) {
                   n)
           .in_file(path.string());
     }
-    if (report.found.subject != joined.subject ||
-        (&path != &reports.front() && report.found.command.words != joined.command.words)) {
+    if (report.found.subject != joined.subject || *report.found.settings != *joined.settings) {
       throw Error(
           ErrorCode::kMismatch,
           "is of other checkpoints, options or versions than the first report: {} (there {})",

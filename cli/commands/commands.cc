@@ -103,6 +103,7 @@ const Command* find_command(std::string_view name) {
 DeclaredCommand declare_command(const Command& command) {
   const auto table = std::make_shared<FlagTable>();
   const auto quiet = std::make_shared<bool>(false);
+  table->command = command.name;
   std::function<int()> action = command.declare(*table);
   table->add(FlagGroup::kReport,
              {{"--quiet", quiet.get(), "print only the result and errors", {.letter = "-q"}}});

@@ -12,7 +12,7 @@
 #include "cli/terminal/answer.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/terminal.h"
-#include "convert/job/journal.h"
+#include "convert/output/model_card.h"
 #include "formats/json/json.h"
 #include "library/conversion.h"
 #include "library/options/family_proposal.h"
@@ -33,7 +33,7 @@ struct ConvertFlags : library::ConvertOptions {
 // The table of contents of the program: read, plan, execute, report.
 int run_convert(ConvertFlags& flags) {
   library::ConversionRequest request = library::read_conversion(flags, flags.job);
-  if (!request.earlier_gates.empty() && !flags.job.is_of_launch)
+  if (!request.earlier_gates.is_null() && !flags.job.is_of_launch)
     notes() << fmt::format("note: with the gates that it was begun with: {}\n",
                            convert::typed(request.earlier_gates));
   if (is_done_without_source(flags.job, flags.input, request.recipe, request.plan))
@@ -92,7 +92,7 @@ int run_on(Ranks& ranks, const ConvertFlags& flags) {
 int run_parts(ConvertFlags& flags) {
   if (!flags.part.empty()) return run_convert(flags);
   return run_launched(
-      flags.mpi, [&] { return run_convert(flags); },
+      flags.mpi, *flags.job.table, [&] { return run_convert(flags); },
       [&](Ranks& ranks) { return run_on(ranks, flags); });
 }
 

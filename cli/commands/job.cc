@@ -1,14 +1,12 @@
 #include "cli/commands/job.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <iostream>
 #include <optional>
 
 #include <fmt/format.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include "cli/commands/commands.h"
 #include "cli/report/convert_report.h"
@@ -42,13 +40,6 @@ std::shared_ptr<spdlog::logger> open_log(const std::string& path) {
   }
 }
 
-// With the words of the command, which `ingot join` says again.
-convert::ExecuteOptions execution_of(const JobFlags& flags) {
-  convert::ExecuteOptions options = execution(flags);
-  options.run.line = command_line();
-  return options;
-}
-
 // Why a run would refuse a sound plan: the disk, or the job that it would continue.
 std::optional<Error> refusal_of_start(const JobFlags& flags, const convert::Plan& plan,
                                       const convert::Preflight& checked) {
@@ -65,7 +56,7 @@ std::optional<Error> refusal_of_start(const JobFlags& flags, const convert::Plan
 }
 
 int run_dry(const JobFlags& flags, const convert::Plan& plan) {
-  convert::Preflight checked = convert::preflight(plan, flags.output, execution_of(flags));
+  convert::Preflight checked = convert::preflight(plan, flags.output, execution(flags));
   if (!flags.assume_disk.empty())
     checked.disk.free_bytes = parse_size(flags.assume_disk, "--assume-disk");
   const std::optional<Error> refusal = refusal_of_start(flags, plan, checked);
@@ -88,39 +79,6 @@ int run_dry(const JobFlags& flags, const convert::Plan& plan) {
 }
 
 }  // namespace
-
-std::vector<std::string> words_without(const std::vector<std::string>& words,
-                                       std::span<const OwnOption> options) {
-  std::vector<std::string> kept;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    if (words[i] == "--") {
-      // No options follow.
-      kept.insert(kept.end(), words.begin() + static_cast<std::ptrdiff_t>(i), words.end());
-      break;
-    }
-    const auto own = std::ranges::find_if(options, [&](const OwnOption& option) {
-      return words[i] == option.name || words[i].starts_with(std::string(option.name) + "=");
-    });
-    if (own == options.end()) {
-      kept.push_back(words[i]);
-    } else if (own->takes_value && words[i] == own->name) {
-      ++i;
-    }
-  }
-  return kept;
-}
-
-void become(std::string_view command, std::vector<std::string> words,
-            const std::vector<std::string>& options) {
-  // Behind the command, since words behind `--` are no options.
-  const auto at = std::find(words.begin(), words.end(), command);
-  words.insert(at == words.end() ? at : at + 1, options.begin(), options.end());
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  ::execv("/proc/self/exe", arguments.data());
-  throw system_error(errno, "start", "/proc/self/exe");
-}
 
 void declare_worst(FlagTable& table, std::optional<std::size_t>& n_worst) {
   table.add(FlagGroup::kReport,
@@ -148,7 +106,7 @@ void declare_job(FlagTable& table, JobFlags& flags) {
 
 bool is_done_without_source(const JobFlags& flags, const std::string& source,
                             const convert::Recipe& recipe, const convert::PlanOptions& options) {
-  if (!convert::is_done_without_source(source, flags.output, recipe, options, execution_of(flags)))
+  if (!convert::is_done_without_source(source, flags.output, recipe, options, execution(flags)))
     return false;
   if (answer().is_json) {
     answer().add({{"already_done", true}, {"published", true}});
@@ -162,7 +120,7 @@ int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& p
   require_report_place(flags.log_file, ReportForm::kEventLog);
   if (!flags.is_of_launch) answer().add({{"warnings", warnings_json(plan)}});
   if (flags.dry_run) return run_dry(flags, plan);
-  convert::ExecuteOptions execute = execution_of(flags);
+  convert::ExecuteOptions execute = execution(flags);
   const std::shared_ptr<spdlog::logger> log = open_log(flags.log_file);
   Progress progress(flags.is_of_launch ? "never" : flags.progress, verb);
   install_stop_signals();

@@ -2,10 +2,8 @@
 
 #include <cstddef>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "convert/convert.h"
 #include "library/options/job_options.h"
@@ -18,19 +16,6 @@ struct JobFlags : JobOptions {
   bool dry_run = false;
   bool is_of_launch = false;  ///< a part that another process, or a later job, speaks for
 };
-
-/// An option of a command that another says itself.
-struct OwnOption {
-  std::string_view name;
-  bool takes_value = true;
-};
-/// The words of a command without such options.
-std::vector<std::string> words_without(const std::vector<std::string>& words,
-                                       std::span<const OwnOption> options);
-/// This program begins again in the same process, with the words of a run of `command`, and more
-/// options.
-[[noreturn]] void become(std::string_view command, std::vector<std::string> words,
-                         const std::vector<std::string>& options);
 
 void declare_job(FlagTable& table, JobFlags& flags);
 /// `--worst N`: how much a report prints.

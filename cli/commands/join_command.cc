@@ -1,9 +1,6 @@
-#include <algorithm>
-#include <array>
 #include <filesystem>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
@@ -14,8 +11,10 @@
 #include "convert/output/output_directory.h"
 #include "formats/base/error.h"
 #include "formats/json/json.h"
+#include "library/conversion.h"
 #include "library/options/flag_table.h"
 #include "library/options/job_options.h"
+#include "library/options/settings.h"
 
 namespace ingot::cli {
 
@@ -27,26 +26,11 @@ struct JoinFlags {
   bool dry_run = false;
 };
 
-// Options of the parts' command that this one says itself.
-constexpr std::array kOwnOptions = {OwnOption{"--part"},          OwnOption{"--mpi"},
-                                    OwnOption{"--threads"},       OwnOption{"--progress"},
-                                    OwnOption{"--log"},           OwnOption{"--json", false},
-                                    OwnOption{"--resume", false}, OwnOption{"--no-verify", false},
-                                    OwnOption{"--quiet", false},  OwnOption{"-q", false}};
-
-// Whether a command, said in the current directory, names this folder.
-bool names(const std::vector<std::string>& words, const std::filesystem::path& folder) {
-  return std::ranges::any_of(words, [&](const std::string& word) {
-    std::error_code failure;
-    return std::filesystem::equivalent(word, folder, failure) && !failure;
-  });
-}
-
-// Makes the plan again by the words that a part was begun with, and becomes that command.
+// Takes the settings that a part was begun with, and publishes by them.
 int run_join(const JoinFlags& flags) {
   const convert::OutputPaths paths(std::filesystem::absolute(flags.output));
-  const convert::CommandLine line = convert::command_of_part(paths);
-  if (line.words.empty()) {
+  const formats::JsonValue said = convert::settings_of_part(paths);
+  if (said.is_null()) {
     if (convert::output_state(paths.output) == convert::OutputState::kFinished) {
       if (!flags.dry_run) convert::remove_leftovers(paths.output, execution({}).run);
       answer().add({{"already_done", true}, {"published", true}});
@@ -58,35 +42,29 @@ int run_join(const JoinFlags& flags) {
                 "is continued with --resume)")
         .in_file(paths.output.string());
   }
-  if (line.words.size() < 2 || line.words[1] != "convert") {
-    throw Error(ErrorCode::kCorrupt, "its journal does not record an ingot convert command")
-        .in_file(paths.output.string());
-  }
-  const std::string log_file =
-      flags.log_file.empty() ? "" : std::filesystem::absolute(flags.log_file).string();
   std::error_code failure;
-  std::filesystem::current_path(line.directory, failure);
-  if (failure) {
-    throw Error(ErrorCode::kNotFound,
-                "the parts were begun in {}, which is not here: {} (give their whole command with "
-                "--part join)",
-                line.directory, failure.message())
-        .in_file(paths.output.string());
-  }
-  std::vector<std::string> words = words_without(line.words, kOwnOptions);
-  if (!names(words, paths.output)) {
+  if (!std::filesystem::equivalent(formats::text_at(said, "output"), paths.output, failure)) {
     throw Error(ErrorCode::kNotFound,
                 "is not where the parts' command has it: here other paths lead to it (give their "
                 "whole command with the paths of this host and --part join)")
         .in_file(paths.output.string());
   }
-  std::vector<std::string> own = {"--part",     "join",
-                                  "--threads",  std::to_string(threads_of(flags.threads)),
-                                  "--progress", flags.progress};
-  if (!log_file.empty()) own.insert(own.end(), {"--log", log_file});
-  if (answer().is_json) own.emplace_back("--json");
-  if (flags.dry_run) own.emplace_back("--dry-run");
-  become("convert", std::move(words), own);
+  formats::Json settings = *said;
+  settings.update(
+      {{"part", library::kJoin},
+       {"threads", threads_of(flags.threads)},
+       {"progress", flags.progress},
+       {"log", flags.log_file.empty() ? formats::Json() : formats::Json(flags.log_file)},
+       {"json", answer().is_json},
+       {"dry-run", flags.dry_run},
+       {"mpi", nullptr},
+       {"resume", nullptr},
+       {"no-verify", nullptr},
+       {"quiet", nullptr}});
+  answer().command = "convert";
+  const DeclaredCommand declared = declare_command(*find_command("convert"));
+  take_settings(settings, *declared.table);
+  return declared.run();
 }
 
 }  // namespace

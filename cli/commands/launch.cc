@@ -4,17 +4,16 @@
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
-#include <ranges>
 #include <thread>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "cli/commands/commands.h"
-#include "cli/commands/job.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
+#include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "inference/parallel/mpi_comm.h"
 #include "inference/parallel/thread_comm.h"
@@ -31,15 +30,6 @@ const std::string kJoined = "joined", kThreads = "threads";
 
 // The time that other ranks leave the first to report a fault.
 constexpr std::chrono::seconds kTimeOfTheFirst{2};
-
-// The arguments of this process, which are the same on all ranks; the program may have another
-// path.
-std::string own_words() {
-  std::string text;
-  for (const std::string& word : command_line().words | std::views::drop(1))
-    text.append(word).push_back('\0');
-  return text;
-}
 
 Error not_cut(const fs::path& directory, std::string_view remedy) {
   return Error(ErrorCode::kNotFound,
@@ -135,10 +125,10 @@ Flag mpi_flag(std::string* target, std::string_view of_processes,
           {.words = {"auto", "always", "never"}, .excludes = std::move(excludes)}};
 }
 
-int run_launched(const std::string& mpi, const std::function<int()>& single,
+int run_launched(const std::string& mpi, const FlagTable& table, const std::function<int()>& single,
                  const std::function<int(Ranks&)>& together) {
   if (!is_launched(parse_mpi_use(mpi))) return single();
-  Ranks ranks(own_words());
+  Ranks ranks(table.settings->dump(-1, ' ', false, formats::Json::error_handler_t::replace));
   answer().is_of_other = ranks.rank() != 0;
   int code = kExitDone;
   if (ranks.size() == 1) {
@@ -160,6 +150,7 @@ int run_launched(const std::string& mpi, const std::function<int()>& single,
 }
 
 void declare_rank_flags(FlagTable& table, RankFlags& flags) {
+  flags.table = &table;
   table.add(FlagGroup::kJob,
             {{"--ranks",
               &flags.ranks,
@@ -185,7 +176,7 @@ int run_ranks(const RankFlags& flags, const fs::path& directory,
     inference::OneRank alone;
     return body({.directory = directory, .comm = alone, .is_rank = false});
   };
-  return run_launched(flags.mpi, in_this_process, [&](Ranks& ranks) {
+  return run_launched(flags.mpi, *flags.table, in_this_process, [&](Ranks& ranks) {
     if (flags.ranks == kThreads) {
       throw Error(ErrorCode::kInvalidArgument,
                   "--ranks threads is for one process; the processes of a launch are ranks without "

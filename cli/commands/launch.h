@@ -19,16 +19,17 @@ Flag mpi_flag(std::string* target, std::string_view of_processes,
               std::vector<std::string> excludes = {});
 
 /// Runs `single` for one process, or `together` where a launcher has started several that work
-/// as one. Throws kInvalidArgument unless all have the same arguments. Returns the exit code of
+/// as one. Throws kInvalidArgument unless all have the same settings. Returns the exit code of
 /// all, which `together` returns on rank 0. Where ranks throw, the first has time to say what is
 /// wrong with the common arguments.
-int run_launched(const std::string& mpi, const std::function<int()>& single,
+int run_launched(const std::string& mpi, const FlagTable& table, const std::function<int()>& single,
                  const std::function<int(Ranks&)>& together);
 
 /// Flags of commands that run a model, whose ranks may hold only their slices.
 struct RankFlags {
   std::string ranks = "joined", mpi = "auto";
   bool mpi_sums = false;
+  const FlagTable* table = nullptr;  ///< table that has these flags
 };
 /// `--ranks`, `--mpi`, `--mpi-sums`.
 void declare_rank_flags(FlagTable& table, RankFlags& flags);

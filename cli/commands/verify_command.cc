@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -15,6 +14,8 @@
 #include "cli/terminal/terminal.h"
 #include "convert/plan/job_part.h"
 #include "formats/base/error.h"
+#include "formats/json/json.h"
+#include "library/options/settings.h"
 #include "report/report_file.h"
 #include "verify/part_report.h"
 #include "verify/verification.h"
@@ -29,55 +30,43 @@ struct VerifyFlags : MeasurementFlags {
   bool join = false;
 };
 
-// Options that a part, and the join, state for themselves.
-constexpr std::array kPartOptions = {
-    OwnOption{"--part"},         OwnOption{"--threads"}, OwnOption{"--mem-limit"},
-    OwnOption{"--progress"},     OwnOption{"--html"},    OwnOption{"--markdown"},
-    OwnOption{"--worst"},        OwnOption{"--reports"}, OwnOption{"--json", false},
-    OwnOption{"--quiet", false}, OwnOption{"-q", false}};
+// True if an option is about the run, and not about what is compared, and how.
+bool is_about_run(const FlagTable::Row& row) {
+  return row.group == FlagGroup::kJob || row.group == FlagGroup::kReport;
+}
 
-// Becomes the command that the parts were begun with, and gives it their reports.
-[[noreturn]] void run_join(const VerifyFlags& flags, const FlagTable& table) {
-  for (const char* option : {"--levels", "--sample", "--no-hashes", "--thresholds", "--require",
-                             "--family", "--family-file", "--source-config", "--config"})
-    if (table.is_given(option)) refuse_idle(option, "the command of the parts");
-  std::vector<std::filesystem::path> reports = {flags.source};
-  if (!flags.output.empty()) reports.emplace_back(flags.output);
-  reports.insert(reports.end(), flags.others.begin(), flags.others.end());
-  for (std::filesystem::path& report : reports) report = std::filesystem::absolute(report);
-  verify::CommandWords command = verify::join_parts(reports).command;
-  // A report may come from anywhere: it makes no other command run, and names no file to write.
-  if (command.words.size() < 2 || command.words[1] != "verify") {
-    throw Error(ErrorCode::kCorrupt, "its part.words do not record an ingot verify command")
-        .in_file(reports.front().string());
+// Takes the settings of the parts' comparison, and the run's own, and joins the reports by them. A
+// report may come from anywhere: it names no file to write.
+int run_join(const VerifyFlags& flags, const FlagTable& table) {
+  formats::Json reports = formats::Json::array(), settings;
+  std::vector<std::filesystem::path> paths = {flags.source};
+  if (!flags.output.empty()) paths.emplace_back(flags.output);
+  paths.insert(paths.end(), flags.others.begin(), flags.others.end());
+  for (const std::filesystem::path& path : paths) reports.push_back(path.string());
+  settings = *verify::join_parts(paths).settings;
+  for (const FlagTable::Row& row : table.rows) {
+    const std::string key(key_of(row.flag));
+    if (is_about_run(row)) {
+      if (settings.contains(key))
+        throw Error(ErrorCode::kCorrupt, "part.settings: {} is no option of a comparison", key)
+            .in_file(paths.front().string());
+      settings[key] = formats::json_member(*table.settings, key);
+    } else if (table.is_given(row.flag.name) && !is_positional(row.flag)) {
+      refuse_idle(row.flag.name, "the command of the parts");
+    }
   }
-  command.words = words_without(command.words, kPartOptions);
-  std::vector<std::string> own;
-  const auto add = [&](const char* option, const std::string& value) {
-    if (table.is_given(option)) own.insert(own.end(), {option, value});
-  };
-  const auto absolute = [](const std::string& path) {
-    return path.empty() ? path : std::filesystem::absolute(path).string();
-  };
-  add("--html", absolute(flags.html));
-  add("--markdown", absolute(flags.markdown));
-  add("--progress", flags.progress);
-  add("--mem-limit", flags.mem_limit);
-  add("--threads", std::to_string(flags.options.threads));
-  add("--worst", std::to_string(flags.n_worst.value_or(0)));
-  if (answer().is_json) own.emplace_back("--json");
-  if (is_quiet()) own.emplace_back("--quiet");
-  for (const std::filesystem::path& report : reports)
-    own.insert(own.end(), {"--reports", report.string()});
-  std::error_code failure;
-  std::filesystem::current_path(command.directory, failure);
-  if (failure) {
-    throw Error(ErrorCode::kNotFound,
-                "the parts were begun in {}, which is not here: {} (give their whole command with "
-                "--reports FILE for each report instead of --part)",
-                command.directory, failure.message());
-  }
-  become("verify", command.words, own);
+  settings.update({{"join", nullptr}, {"reports", std::move(reports)}});
+  const DeclaredCommand declared = declare_command(*find_command("verify"));
+  take_settings(settings, *declared.table);
+  return declared.run();
+}
+
+// The settings of a part, which its join takes.
+formats::Json settings_of_comparison(const FlagTable& table) {
+  formats::Json settings = *table.settings;
+  for (const FlagTable::Row& row : table.rows)
+    if (is_about_run(row)) settings.erase(std::string(key_of(row.flag)));
+  return settings;
 }
 
 // Throws for options that a part cannot take.
@@ -92,7 +81,7 @@ void require_shareable(const verify::VerificationOptions& options, bool is_pair)
 }
 
 // Compares the whole output, or is one of the ranks that run it.
-int run_comparison(const VerifyFlags& flags, const RunningRank& self) {
+int run_comparison(const VerifyFlags& flags, const FlagTable& table, const RunningRank& self) {
   verify::VerificationOptions options = measurement(flags);
   options.threads = self.share(options.threads, flags.options.threads != 0);
   install_stop_signals();
@@ -134,11 +123,8 @@ int run_comparison(const VerifyFlags& flags, const RunningRank& self) {
   notes() << progress.summary(options.threads);
   if (parts) parts->require_of(report, options);
   if (!flags.part.empty()) {
-    const convert::CommandLine line = command_line();
     answer().is_json = true;
-    answer().add(verify::part_json(
-        report, options,
-        {.directory = line.directory, .words = words_without(line.words, kPartOptions)}));
+    answer().add(verify::part_json(report, options, settings_of_comparison(table)));
     return kExitDone;
   }
   // First where no disk can be full.
@@ -159,11 +145,11 @@ int run_comparison(const VerifyFlags& flags, const RunningRank& self) {
 }
 
 int run_verify(const VerifyFlags& flags, const FlagTable& table) {
-  if (flags.join) run_join(flags, table);
+  if (flags.join) return run_join(flags, table);
   if (!flags.others.empty())
     throw Error(ErrorCode::kInvalidArgument, "more than two checkpoints (reports go with --join)");
   return run_ranks(flags.ranks, flags.output.empty() ? flags.source : flags.output,
-                   [&](const RunningRank& self) { return run_comparison(flags, self); });
+                   [&](const RunningRank& self) { return run_comparison(flags, table, self); });
 }
 
 }  // namespace
@@ -180,10 +166,7 @@ std::function<int()> declare_verify(FlagTable& table) {
         &flags->output,
         "the checkpoint made of it, in any format, dialect and slicing",
         {.kind = ValueKind::kCheckpointOrFile}},
-       {"more",
-        &flags->others,
-        "with --join: more reports of parts",
-        {.kind = ValueKind::kFile}}});
+       {"more", &flags->others, "with --join: more reports of parts", {.kind = ValueKind::kFile}}});
   declare_verification(table, *flags, is_pair);
   table.add(FlagGroup::kJob,
             {{"--part",

@@ -27,7 +27,7 @@ bool is_launched(MpiUse use);
 /// others are and what their exit codes are, and tells them the common one.
 class Ranks {
  public:
-  /// Loads the module, starts MPI and waits for all ranks. `words`: the arguments of this process.
+  /// Loads the module, starts MPI and waits for all ranks. `words`: the settings of this process.
   /// Throws kUnsupported when the module, or MPI, cannot be loaded, and kInvalidArgument on rank 0
   /// when ranks have different arguments.
   explicit Ranks(std::string_view words);

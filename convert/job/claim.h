@@ -14,20 +14,13 @@
 
 namespace ingot::convert {
 
-/// The words of a command, and where they were said.
-struct CommandLine {
-  std::string directory;
-  std::vector<std::string> words;
-};
-
 /// The run of a job: read in cli/, shown to a second run that wants the same output.
 struct RunName {
   std::string host;
   std::string boot;  ///< the kernel's boot id: the same for all processes that see our locks
   std::uint64_t pid = 0;
-  std::string started;    ///< time when the run started, for people
-  std::string command;    ///< first words of the command line
-  CommandLine line = {};  ///< whole command line, for who joins parts; empty where there is none
+  std::string started;  ///< time when the run started, for people
+  std::string command;  ///< first words of its command, for people
 };
 
 /// How a claim shows that its run is alive where locks cannot: the file is touched all the time.

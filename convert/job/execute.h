@@ -59,9 +59,10 @@ struct ExecuteOptions {
   /// an output that was finished before; null: no inspection. A resumed job that was about to
   /// publish has been through it.
   std::function<Inspection(const std::filesystem::path& staged)> inspect;
-  /// The words of the command line that ask for the inspection, for the model card and the journal:
-  /// a run that continues must inspect too, or say no_verify, which the manifest records.
-  std::vector<std::string> gate;
+  /// The settings that ask for the inspection, for the model card and the journal; null: none. A
+  /// run that continues must inspect too, or say no_verify, which the manifest records.
+  formats::JsonValue gate;
+  formats::JsonValue settings;  ///< all that was said of the run, for who joins parts; may be null
   bool no_verify = false;
   /// One line per event worth keeping; called by one thread at a time.
   std::function<void(const std::string&)> log;

@@ -11,6 +11,7 @@
 #include "convert/job/preflight.h"
 #include "convert/job/resume.h"
 #include "convert/output/manifest_writer.h"
+#include "convert/output/model_card.h"
 #include "convert/output/old_output.h"
 #include "convert/output/output_directory.h"
 #include "convert/output/read_back.h"
@@ -136,12 +137,12 @@ void Execution::open_journal() {
                 .gate = options_.gate,
                 .allow = identity_->at("recipe").at("allow"),
                 .sources = stamps_.to_json(plan_.source.directory()),
-                .command = is_part || options_.join ? options_.run.line : CommandLine()};
-  // The join repeats the command that asks for a verification, which a later run need not say.
-  if (is_part && run.gate.empty() && !options_.no_verify) {
-    if (const std::optional<RunRecord> gated = gated_run(paths_)) {
-      run.gate = gated->gate;
-      run.command = gated->command;
+                .settings = is_part || options_.join ? options_.settings : formats::JsonValue()};
+  // The join repeats settings that ask for a verification, which a later run need not say.
+  if (is_part && run.gate.is_null() && !options_.no_verify) {
+    if (const std::vector<RunRecord> gated = gated_runs(paths_); !gated.empty()) {
+      run.gate = gated.front().gate;
+      run.settings = gated.front().settings;
     }
   }
   journal_->add_run(run);
@@ -209,7 +210,7 @@ void Execution::stage_beside_weights() {
       plan_, *staged_, results_,
       {.identity = identity_,
        .engines = report_.engines,
-       .gate = options_.inspect ? options_.gate : std::vector<std::string>(),
+       .gate = options_.inspect ? options_.gate : formats::JsonValue(),
        .unverified = options_.no_verify && earlier_ ? typed(earlier_->gate()) : std::string(),
        .sha256 = options_.sha256,
        .threads = threads_});

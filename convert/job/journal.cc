@@ -5,7 +5,6 @@
 
 #include <fcntl.h>
 
-#include "engines/serve_command.h"
 #include "formats/base/error.h"
 #include "formats/base/printable.h"
 #include "formats/files/folder.h"
@@ -97,16 +96,29 @@ std::vector<std::vector<Hash128>> split_hashes(const Json& list) {
   return parts;
 }
 
+// Settings, with each text as `spell` has it: paths may hold any bytes.
+template <typename Spell>
+Json spelled(const Json& settings, const Spell& spell) {
+  if (settings.is_string()) return spell(settings.get_ref<const std::string&>());
+  if (!settings.is_structured()) return settings;
+  Json result = settings;
+  for (Json& value : result) value = spelled(value, spell);
+  return result;
+}
+
+Json settings_at(const Json& run, const char* key) {
+  const Json& settings = run.at(key);
+  if (!settings.is_null()) (void)settings.get_ref<const Json::object_t&>();
+  return spelled(settings, unescaped_bytes);
+}
+
 RunRecord run_of(const Json& json) {
-  CommandLine command{.directory = unescaped_bytes(json.value("directory", std::string())),
-                      .words = json.value("words", std::vector<std::string>())};
-  for (std::string& word : command.words) word = unescaped_bytes(word);
   return {.replacing = json.at("replacing").get<bool>(),
           .replaced = json.value("replaced", std::vector<std::string>()),
-          .gate = json.at("gate").get<std::vector<std::string>>(),
+          .gate = settings_at(json, "gate"),
           .allow = json.at("allow"),
           .sources = json.at("sources"),
-          .command = std::move(command)};
+          .settings = settings_at(json, "settings")};
 }
 
 // Adds what a line says.
@@ -155,17 +167,10 @@ std::set<std::string> JournalContents::found_files() const {
   return files;
 }
 
-std::vector<std::string> JournalContents::gate() const {
+formats::JsonValue JournalContents::gate() const {
   const auto asking = std::find_if(runs.rbegin(), runs.rend(),
-                                   [](const RunRecord& run) { return !run.gate.empty(); });
-  return asking == runs.rend() ? std::vector<std::string>() : asking->gate;
-}
-
-std::string typed(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words)
-    text += (text.empty() ? "" : " ") + engines::shell_word(word);
-  return text;
+                                   [](const RunRecord& run) { return !run.gate.is_null(); });
+  return asking == runs.rend() ? formats::JsonValue() : asking->gate;
 }
 
 Journal Journal::create(const std::filesystem::path& path, const Json& identity) {
@@ -204,14 +209,11 @@ std::optional<JournalContents> Journal::read(const std::filesystem::path& path) 
 
 void Journal::add_run(const RunRecord& run) {
   Json json = {{"replacing", run.replacing},
-               {"gate", run.gate},
+               {"gate", spelled(run.gate, escaped_bytes)},
                {"allow", *run.allow},
-               {"sources", *run.sources}};
+               {"sources", *run.sources},
+               {"settings", spelled(run.settings, escaped_bytes)}};
   if (!run.replaced.empty()) json["replaced"] = run.replaced;
-  if (!run.command.words.empty()) {
-    json["directory"] = escaped_bytes(run.command.directory);
-    for (const std::string& word : run.command.words) json["words"].push_back(escaped_bytes(word));
-  }
   append(line_of({{"run", std::move(json)}}));
 }
 

@@ -20,11 +20,10 @@ struct RunRecord {
   bool replacing = false;  ///< true: the run replaces an older checkpoint (--force)
   /// The files that were there when it began, and may be replaced and removed (OldFiles::known).
   std::vector<std::string> replaced = {};
-  /// The verification that was asked for, as words of the command line; empty: none.
-  std::vector<std::string> gate;
-  formats::JsonValue allow;    ///< the recipe's, which may have more than the identity's
-  formats::JsonValue sources;  ///< stamps of the source's files (SourceStamps)
-  CommandLine command = {};    ///< command line of the run; empty where a library runs it
+  formats::JsonValue gate = {};      ///< as ExecuteOptions has it
+  formats::JsonValue allow;          ///< the recipe's, which may have more than the identity's
+  formats::JsonValue sources;        ///< stamps of the source's files (SourceStamps)
+  formats::JsonValue settings = {};  ///< as ExecuteOptions has them
 };
 
 /// The contents of a journal. Source: docs/records.md, "Journal".
@@ -47,12 +46,9 @@ struct JournalContents {
   [[nodiscard]] bool was_forced() const;
   /// Files that were there before any of the runs, or that a publication which was cut put here.
   [[nodiscard]] std::set<std::string> found_files() const;
-  /// The verification that the last run to ask for one asked for; empty when none did.
-  [[nodiscard]] std::vector<std::string> gate() const;
+  /// The verification that the last run to ask for one asked for; null when none did.
+  [[nodiscard]] formats::JsonValue gate() const;
 };
-
-/// Words of a command line as they are typed in a shell.
-std::string typed(const std::vector<std::string>& words);
 
 /// The append-only record of a conversion, one checksummed line per fact, so that a killed job can
 /// continue. A line is written only when its fact is on disk.

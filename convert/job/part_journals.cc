@@ -208,46 +208,27 @@ JournalContents joined_contents(const Plan& plan, const OutputPaths& paths) {
   return all;
 }
 
-namespace {
-
-// First those of parts, then those of the whole.
 std::vector<RunRecord> gated_runs(const OutputPaths& paths) {
   std::vector<RunRecord> gated;
   const auto look_at = [&](const JournalContents& contents) {
     for (const RunRecord& run : contents.runs)
-      if (!run.gate.empty()) gated.push_back(run);
+      if (!run.gate.is_null()) gated.push_back(run);
   };
   for (const PartJournal& journal : read_part_journals(paths)) look_at(journal.contents);
   if (const auto whole = Journal::read(paths.journal)) look_at(*whole);
   return gated;
 }
 
-}  // namespace
-
-std::optional<RunRecord> gated_run(const OutputPaths& paths) {
-  const std::vector<RunRecord> gated = gated_runs(paths);
-  return gated.empty() ? std::nullopt : std::optional(gated.front());
-}
-
-std::vector<std::string> words_of_gates(const OutputPaths& paths) {
-  std::vector<std::string> words;
-  for (const RunRecord& run : gated_runs(paths))
-    words.insert(words.end(), run.gate.begin(), run.gate.end());
-  return words;
-}
-
-CommandLine command_of_part(const OutputPaths& paths) {
-  CommandLine line;
+formats::JsonValue settings_of_part(const OutputPaths& paths) {
+  formats::JsonValue settings;
   const auto look_at = [&](const JournalContents& contents) {
-    for (const RunRecord& run : contents.runs) {
-      if (!run.command.words.empty() && (line.words.empty() || !run.gate.empty()))
-        line = run.command;
-    }
+    for (const RunRecord& run : contents.runs)
+      if (settings.is_null() || !run.gate.is_null()) settings = run.settings;
   };
   for (const PartJournal& journal : read_part_journals(paths)) look_at(journal.contents);
   // A join that was killed may have removed the journals of its parts.
-  if (const auto whole = Journal::read(paths.journal); whole && line.words.empty()) look_at(*whole);
-  return line;
+  if (const auto whole = Journal::read(paths.journal); whole && settings.is_null()) look_at(*whole);
+  return settings;
 }
 
 void require_new_part(const OutputPaths& paths, const JobPart& part) {

@@ -29,16 +29,12 @@ std::optional<JournalContents> earlier_contents(const Plan& plan, const OutputPa
 /// and, collected, for weights files that have not the size and header that their parts gave them.
 JournalContents joined_contents(const Plan& plan, const OutputPaths& paths);
 
-/// The first run of parts, or of the whole, that asked for a verification; nullopt when none did.
-std::optional<RunRecord> gated_run(const OutputPaths& paths);
+/// The runs of parts, and then of the whole, that asked for a verification, in their order.
+std::vector<RunRecord> gated_runs(const OutputPaths& paths);
 
-/// The words of every verification that runs of parts, or of the whole, asked for, in the order of
-/// the runs.
-std::vector<std::string> words_of_gates(const OutputPaths& paths);
-
-/// The command line of a part's run that this output has; empty when there is none, or it was not
-/// recorded. One that asks for a verification comes before others.
-CommandLine command_of_part(const OutputPaths& paths);
+/// The settings of a part's run that this output has; null when there is none, or they were not
+/// recorded. Those that ask for a verification come before others.
+formats::JsonValue settings_of_part(const OutputPaths& paths);
 
 /// Throws kExists when an unfinished job is there that `part`, begun without --resume, is not one
 /// of: it was begun whole, or in another number of parts, or has this one already.

@@ -261,7 +261,7 @@ std::vector<formats::SideFile> copied_files(const Plan& plan) {
 
 std::vector<std::pair<std::string, std::string>> derived_files(
     const Plan& plan, std::span<const engines::EngineVerdict> engines,
-    std::span<const std::string> gate) {
+    const formats::JsonValue& gate) {
   std::vector<std::pair<std::string, std::string>> files;
   if (has_model_card(plan)) files.emplace_back(kCardName, model_card_text(plan, engines, gate));
   if (!plan.json.description.empty())

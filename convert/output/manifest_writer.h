@@ -21,7 +21,7 @@ std::vector<formats::SideFile> copied_files(const Plan& plan);
 /// (model_card_text).
 std::vector<std::pair<std::string, std::string>> derived_files(
     const Plan& plan, std::span<const engines::EngineVerdict> engines = {},
-    std::span<const std::string> gate = {});
+    const formats::JsonValue& gate = {});
 
 /// Keys of a job's identity, other than its recipe, that a manifest has in its `recipe`, where
 /// there are such; in their order.
@@ -31,7 +31,7 @@ inline constexpr std::array<const char*, 4> kOwnKeys = {"slicing", "align", "lin
 struct StagingOptions {
   formats::JsonValue identity;
   std::vector<engines::EngineVerdict> engines = {};  ///< verdicts of Loadable::engines
-  std::vector<std::string> gate = {};                ///< the verification that has to pass
+  formats::JsonValue gate = {};                      ///< settings of the verification to pass
   std::string unverified;  ///< the verification that was asked for and left out (--no-verify)
   bool sha256 = false;     ///< a plain SHA-256 per weights file, in a second pass over the output
   JobThreads threads;

@@ -168,20 +168,29 @@ std::string serving_text(const Plan& plan, std::span<const engines::EngineVerdic
 }
 
 // The options of a verification. The path of a file means nothing to a reader.
-std::string gate_text(std::span<const std::string> gate) {
-  if (gate.empty()) return {};
-  std::vector<std::string> words;
-  for (const std::string& word : gate) {
-    const bool is_path = !words.empty() && words.back() == "--thresholds";
-    words.push_back(is_path ? "FILE" : engines::shell_word(printable(word)));
-  }
+std::string gate_text(const formats::JsonValue& gate) {
+  if (gate.is_null()) return {};
+  Json shown = *gate;
+  if (shown.contains("thresholds")) shown["thresholds"] = "FILE";
   return fmt::format(
       "\nIt was published after these gates had passed (`ingot.verify.json` has the "
       "figures):\n\n```\n{}\n```\n",
-      fmt::join(words, " "));
+      printable(typed(shown)));
 }
 
 }  // namespace
+
+std::string typed(const formats::JsonValue& settings) {
+  std::vector<std::string> words;
+  for (const auto& [key, value] : settings->items()) {
+    for (const Json& one : value.is_array() ? value : Json::array({value})) {
+      if (key != "input" && key != "output") words.push_back((one == false ? "--no-" : "--") + key);
+      if (one.is_boolean()) continue;
+      words.push_back(engines::shell_word(one.is_string() ? one.get<std::string>() : one.dump()));
+    }
+  }
+  return fmt::format("{}", fmt::join(words, " "));
+}
 
 bool has_model_card(const Plan& plan) {
   return plan.recipe.choices.repair == nullptr && !plan.source_facts.card.is_too_long &&
@@ -216,7 +225,7 @@ std::string recipe_command(const Recipe& recipe, std::string_view source) {
 }
 
 std::string model_card_text(const Plan& plan, std::span<const engines::EngineVerdict> engines,
-                            std::span<const std::string> gate) {
+                            const formats::JsonValue& gate) {
   const SourceCard& source = plan.source_facts.card;
   const std::string base = source.is_named ? source.base_models.front() : "";
   std::string text = front_matter(plan);

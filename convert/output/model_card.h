@@ -20,7 +20,10 @@ bool has_model_card(const Plan& plan);
 /// the output that was never cut. `engines`: as Loadable has them. `gate`: as ExecuteOptions has
 /// it; empty: none had to pass.
 std::string model_card_text(const Plan& plan, std::span<const engines::EngineVerdict> engines,
-                            std::span<const std::string> gate);
+                            const formats::JsonValue& gate);
+
+/// Settings as they are typed in a shell: `--verify weights --require 'weights.cosine>=1'`.
+std::string typed(const formats::JsonValue& settings);
 
 /// The commands of engines and the gates make it longer by no more.
 inline constexpr std::uint64_t kServingBytes = 16384;

@@ -13,6 +13,7 @@
 #include "formats/family/families.h"
 #include "formats/family/family.h"
 #include "formats/files/folder.h"
+#include "formats/json/json.h"
 
 namespace ingot {
 
@@ -51,7 +52,19 @@ constexpr std::array<std::string_view, kFlagGroups> kHeadings = {
 constexpr std::array<std::string_view, 7> kKindNames = {"",     "SIZE", "FILE", "DIR",
                                                         "PATH", "DIR",  "PATH"};
 
+std::string_view without_dashes(std::string_view name) {
+  return name.starts_with("--") ? name.substr(2) : name;
+}
+
 }  // namespace
+
+bool FlagTable::is_given(std::string_view name) const {
+  return !formats::json_member(*settings, without_dashes(name)).is_null();
+}
+
+std::string_view key_of(const Flag& flag) {
+  return without_dashes(flag.name);
+}
 
 std::string_view value_kind_name(ValueKind kind) {
   return kKindNames.at(static_cast<std::size_t>(kind));

@@ -5,12 +5,13 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include "formats/json/json_fwd.h"
 
 namespace ingot {
 
@@ -99,22 +100,25 @@ struct Flag {
   FlagRule rule = {};
 };
 
-/// The flags of one command. The parser reads the table and notes which flags were given.
+/// The flags of one command.
 struct FlagTable {
   struct Row {
     FlagGroup group;
     Flag flag;
   };
   std::vector<Row> rows;
-  std::string footer;
-  std::set<std::string, std::less<>> given;
+  std::string command, footer;
+  /// Settings of the run, with absolute paths: what take_settings() took.
+  formats::JsonValue settings;
 
   void add(FlagGroup group, std::vector<Flag> flags) {
     for (Flag& flag : flags) rows.push_back({group, std::move(flag)});
   }
-  [[nodiscard]] bool is_given(std::string_view name) const { return given.contains(name); }
+  [[nodiscard]] bool is_given(std::string_view name) const;
 };
 
+/// The key of a flag in settings: its name without dashes.
+std::string_view key_of(const Flag& flag);
 /// The variable of a flag whose value is one text, if that was given or has a default; else null.
 std::string* text_of(const Flag& flag);
 /// Whether a flag is a word at its place, and whether it takes a value.

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "convert/output/model_card.h"
 #include "formats/files/available_memory.h"
 #include "library/options/hub_names.h"
 #include "library/options/memory_budget.h"
@@ -30,14 +31,6 @@ std::string text_of(const char* path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-std::string command() {
-  std::string words = text_of("/proc/self/cmdline");
-  while (!words.empty() && words.back() == '\0') words.pop_back();
-  std::replace(words.begin(), words.end(), '\0', ' ');
-  if (words.size() <= kMaxCommandBytes) return words;
-  return words.substr(0, kMaxCommandBytes) + " ...";
-}
-
 /// This process, as another run that wants the same output will read of it.
 convert::RunName this_run() {
   std::array<char, 256> host{};
@@ -49,28 +42,20 @@ convert::RunName this_run() {
           .boot = std::move(boot),
           .pid = static_cast<std::uint64_t>(::getpid()),
           .started = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(now)),
-          .command = command()};
+          .command = {}};
 }
 
 }  // namespace
 
-convert::CommandLine command_line() {
-  convert::CommandLine line;
-  std::error_code failure;
-  line.directory = std::filesystem::current_path(failure).string();
-  const std::string text = text_of("/proc/self/cmdline");
-  if (failure) return {};
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find('\0', at), text.size());
-    line.words.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  return line;
-}
-
 convert::ExecuteOptions execution(const JobOptions& options) {
   convert::ExecuteOptions execute = options.execute;
   execute.run = this_run();
+  if (options.table != nullptr) {
+    execute.settings = options.table->settings;
+    std::string& command = execute.run.command;
+    command = fmt::format("ingot {} {}", options.table->command, convert::typed(execute.settings));
+    if (command.size() > kMaxCommandBytes) command = command.substr(0, kMaxCommandBytes) + " ...";
+  }
   execute.hub_cache = hub_cache();
   execute.threads = threads_of(execute.threads);
   execute.mem_limit = memory_budget(options.mem_limit);
@@ -104,6 +89,7 @@ void declare_gates(FlagTable& table, std::filesystem::path& thresholds,
 void declare_job_options(FlagTable& table, JobOptions& options) {
   convert::ExecuteOptions& execute = options.execute;
   execute.threads = 0;
+  options.table = &table;
   table.add(FlagGroup::kCommon,
             {{"--resume", &execute.resume, "continue a stopped conversion"},
              {"--force", &execute.force, "replace the checkpoint that is in the output"}});

@@ -21,6 +21,7 @@ struct JobOptions {
   std::string output, mem_limit = "4GiB", hash = "xxh3";
   std::optional<std::size_t> n_worst;  ///< tensors in the report: at least 20
   bool buffered = false;
+  const FlagTable* table = nullptr;  ///< table that has these flags, and the settings of the run
 };
 
 void declare_job_options(FlagTable& table, JobOptions& options);
@@ -29,8 +30,6 @@ void declare_gates(FlagTable& table, std::filesystem::path& thresholds,
                    std::vector<std::string>& requirements,
                    const std::function<std::string_view()>& idle = {});
 
-/// The words that this process was started with, and where; empty where that folder is gone.
-convert::CommandLine command_line();
 /// How a plan is executed by these options, in this process.
 convert::ExecuteOptions execution(const JobOptions& options);
 

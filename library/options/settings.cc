@@ -130,6 +130,25 @@ void take_stdin(const FlagTable& table) {
   }
 }
 
+// Another run may have another folder. A name in the hub's cache is a path by now.
+void put_absolute_paths(const FlagTable& table, Json& settings) {
+  const auto put = [](Json& value) {
+    if (!value.is_string() || value == "-" || value == "") return;
+    std::error_code failure;
+    const auto path = std::filesystem::absolute(value.get<std::string>(), failure);
+    if (!failure) value = path.string();
+  };
+  for (const FlagTable::Row& row : table.rows) {
+    const Flag& flag = row.flag;
+    if (flag.rule.kind < ValueKind::kFile || !table.is_given(flag.name)) continue;
+    Json& value = settings[std::string(key_of(flag))];
+    const std::string* text = names_checkpoint(flag.rule.kind) ? text_of(flag) : nullptr;
+    if (text != nullptr) value = *text;
+    put(value);
+    if (value.is_array()) std::ranges::for_each(value, put);
+  }
+}
+
 // The members of a recipe that are no flags, as the flags that say the same.
 void put_as_flags(Json& settings) {
   if (const auto found = settings.find("rules"); found != settings.end()) {
@@ -163,11 +182,6 @@ void put_as_flags(Json& settings) {
 
 }  // namespace
 
-std::string_view key_of(const Flag& flag) {
-  const std::string_view name = flag.name;
-  return name.starts_with("--") ? name.substr(2) : name;
-}
-
 Json settings_of_json(std::string_view json) {
   if (json.empty()) return Json::object();
   Json settings = formats::parse_json(json, "options");
@@ -178,6 +192,7 @@ Json settings_of_json(std::string_view json) {
 }
 
 void take_settings(const Json& settings, FlagTable& table) {
+  Json taken = Json::object();
   const auto key = [](const FlagTable::Row& row) { return key_of(row.flag); };
   for (const auto& [name, value] : settings.items()) {
     const auto row = std::ranges::find(table.rows, name, key);
@@ -186,13 +201,15 @@ void take_settings(const Json& settings, FlagTable& table) {
     const Flag& flag = row->flag;
     std::visit([&](auto* target) { Setter{flag, value}(target); }, flag.target);
     require_allowed(flag, value);
-    if (!std::holds_alternative<bool*>(flag.target) || value.get<bool>())
-      table.given.insert(flag.name);
+    if (!std::holds_alternative<bool*>(flag.target) || value.get<bool>()) taken[name] = value;
   }
+  table.settings = taken;
   require_together(table);
   take_stdin(table);
-  mark_values(table);
   open_hub_names(table);
+  put_absolute_paths(table, taken);
+  table.settings = std::move(taken);
+  mark_values(table);
   refuse_idle_flags(table);
   refuse_shared_outputs(table);
 }

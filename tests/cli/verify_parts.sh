@@ -45,6 +45,11 @@ joins_to 1 "$work/flipped"
 verify_parts 3 "$work/nvfp4"
 judge 0 "PASS" "$ingot" verify --join "$work/part2" "$work/part0" "$work/part1" --html "$work/page.html"
 [ -s "$work/page.html" ] || fail "the join writes no page"
+# Paths are those of the folder in which the parts were begun.
+cd "$work" || exit 1
+for i in 0 1; do quiet "$ingot" verify "$example" nvfp4 --part $i/2 --json && mv stdout near$i; done
+cd / || exit 1
+judge 0 "PASS" "$ingot" verify --join "$work/near0" "$work/near1"
 (cd "$work" && judge 0 "PASS" "$ingot" verify "$example" nvfp4 --reports part0 --reports part1 --reports part2)
 judge 2 "reports of 2 of 3 parts are missing: 1/3, 2/3" "$ingot" verify --join "$work/part0"
 judge 2 "part 0/3, which another report is too" "$ingot" verify --join "$work/part0" "$work/part0" "$work/part1"
@@ -60,21 +65,21 @@ judge 2 "levels structure and weights" "$ingot" verify "$example" "$work/nvfp4" 
 judge 2 "is not I/N" "$ingot" verify "$example" "$work/nvfp4" --part 2/2
 judge 2 "belongs to the command of the parts" "$ingot" verify --join "$work/part0" "$work/part1" --levels weights
 judge 2 "reports go with --join" "$ingot" verify "$example" "$work/nvfp4" "$work/part0"
-for change in '["part"]["tensors"][0]=[9]' '["part"]["hashes"][0]="x"' '["part"]["index"]=7' '["part"]["words"]=[3]' '["part"]={}'; do
+for change in '["part"]["tensors"][0]=[9]' '["part"]["hashes"][0]="x"' '["part"]["index"]=7' '["part"]["settings"]=[3]' '["part"]={}'; do
   python3 -c "import json,sys; d=json.load(open(sys.argv[1])); d$change; json.dump(d, open(sys.argv[2], 'w'))" "$work/part0" "$work/hostile"
   judge 2 "hostile" "$ingot" verify --join "$work/hostile" "$work/part1"
 done
 python3 - "$work/part0" "$work/part1" "$work" <<'END'
 import json, sys
 for i in range(2):
-    report = json.load(open(sys.argv[1 + i]))
-    words = report["part"]["words"]
-    for name, changed in [("convert", words[:1] + ["convert"] + words[2:] + ["--force"]), ("page", words + ["--html", sys.argv[3] + "/stolen.html"])]:
-        report["part"]["words"] = changed
+    for name, value in [("force", True), ("html", sys.argv[3] + "/stolen.html"), ("json", True)]:
+        report = json.load(open(sys.argv[1 + i]))
+        report["part"]["settings"][name] = value
         json.dump(report, open(f"{sys.argv[3]}/{name}{i}", "w"))
 END
-judge 2 "do not record an ingot verify command" "$ingot" verify --join "$work/convert0" "$work/convert1"
-judge 0 "PASS" "$ingot" verify --join "$work/page0" "$work/page1"
+judge 2 "option 'force' is none of" "$ingot" verify --join "$work/force0" "$work/force1"
+judge 2 "html is no option of a comparison" "$ingot" verify --join "$work/html0" "$work/html1"
+judge 2 "json is no option of a comparison" "$ingot" verify --join "$work/json0" "$work/json1"
 [ ! -e "$work/stolen.html" ] || fail "a report made the join write a file"
 head -c 1000 "$work/part0" >"$work/hostile"
 judge 2 "hostile" "$ingot" verify --join "$work/hostile" "$work/part1"

@@ -7,6 +7,7 @@
 #include "convert/job/journal.h"
 #include "convert/output/output_directory.h"
 #include "convert/output/tensor_records.h"
+#include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "tests/check/findings.h"
 #include "tests/convert/conversion.h"
@@ -114,7 +115,8 @@ TEST(Inspection, ReportSurvivesAKillAtAnyRename) {
 
 Conversion gated(const std::filesystem::path& output, bool passes) {
   Conversion conversion(synth_model(), output);
-  conversion.execute.gate = {"--verify", "weights", "--require", "weights.cosine>=0.999"};
+  conversion.execute.gate =
+      formats::Json{{"verify", "weights"}, {"require", "weights.cosine>=0.999"}};
   conversion.execute.inspect = [passes](const std::filesystem::path&) {
     return Inspection{.may_publish = passes};
   };

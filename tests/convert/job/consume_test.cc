@@ -2,6 +2,7 @@
 
 #include "convert/job/source_consumer.h"
 #include "convert/plan/repair.h"
+#include "formats/json/json.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/targets.h"
 #include "tests/support/expect_error.h"
@@ -77,7 +78,7 @@ TEST_F(Consumed, AndPublishedIsDoneForAResumedRun) {
   other = conversion_;
   other.execute.consume_source = false;
   EXPECT_TRUE(is_done(other));
-  other.execute.gate = {"--verify", "weights"};
+  other.execute.gate = formats::Json{{"verify", "weights"}};
   expect_error(ErrorCode::kInvalidArgument, {"cannot be compared", "leave out --verify"},
                [&] { (void)is_done(other); });
   other = conversion_;

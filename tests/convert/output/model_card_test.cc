@@ -109,8 +109,8 @@ TEST_F(ModelCard, IsTheSameWithAndWithoutACut) {
 TEST_F(ModelCard, NamesTheGatesThatItPassed) {
   Conversion conversion(source_, dir_ / "out");
   conversion.recipe = to(SchemeId::kInt8Channel);
-  conversion.execute.gate = {"--verify",     "weights",   "--thresholds",
-                             "/home/me/own", "--require", "weights.cosine>=0.999"};
+  conversion.execute.gate = formats::Json{
+      {"verify", "weights"}, {"thresholds", "/home/me/own"}, {"require", "weights.cosine>=0.999"}};
   const auto card = [&] {
     fs::remove_all(conversion.output);
     conversion.run();
