@@ -39,6 +39,20 @@ struct Collective {
   bool operator==(const Collective&) const = default;
 };
 
+// Bytes that a rank sends in a step, of FP32, for n rows of a tensor group of T ranks, hidden size D,
+// X slices of an expert, m requested rows and V words:
+//   embedding, attention, MLP and shared expert sums (tensor): 4 n D (T - 1)
+//   expert tokens (expert), for its n / T rows, X times: 4 D for each destination with at least one
+//     of a row's experts, 8 for each use of an expert, 4 for each message
+//   expert outputs (expert): 4 D for each use that it received
+//   expert sums (tensor): 4 (n / T) D (T - 1); where the tensor group has all experts, one expert
+//     sum of 4 n D (T - 1) is in place of tokens, outputs, these sums and the shared expert sum
+//   logits (tensor): 4 m (V / T) (T - 1)
+//   hidden states (pipeline): 4 n D to the next stage; results of the last one: 4 m V to each
+//   layer of a stage, in `verify` (pipeline): 4 n D, 8 for each expert chosen and 4 for each
+//     position chosen, to each stage
+//   next step (all): 120 to each rank
+
 /// The bytes that a rank has sent to others in its collectives. Bytes that stay on the rank do not
 /// count, nor do those that a transport adds (sizes in front of the bytes).
 struct Traffic {
