@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 """saved_by_transformers.py INGOT [CONFIG...]: does a config that transformers saves mean what the released one means?
 
-Each CONFIG (default: every config.json of tests/golden, examples and formats/family/configs whose model_type transformers knows) is
-loaded by AutoConfig and saved by save_pretrained. Two configs are compared with it by ingot: `saved` is the file as it is
-written, which keeps keys of the release that the class does not know; `own` has the words of the class only, as a config has
-that was made by the class. Compared are names, dtypes and shapes of all tensors (`synth --like headers`), the
+Each CONFIG (default: every config.json of tests/golden, examples and formats/family/configs whose model_type transformers
+knows) is loaded by AutoConfig and saved by save_pretrained. Two configs are compared with it by ingot: `saved` is the file
+as it is written, which keeps keys of the release that the class does not know; `own` has the words of the class only, as a
+config has that was made by the class. Compared are names, dtypes and shapes of all tensors (`synth --like headers`), the
 tokens of a small model of made-up weights under both, and the findings of `check`.
 
 --absent: also leaves out each key of the text model that the class has a default for, of the first small config of each
 model_type. The config without it must mean what the class saves for it, or ingot must refuse it. These rows are no fault:
 contradictions of a key that the class fills in although another one decides (global_attn_every_n_layers,
-sliding_window_pattern, first_k_dense_replace, dbrx's ropes), counts of experts that the rest of a small config does not
-go with, lists by layer that the class makes where releases always have them, and bailing_hybrid without
-layer_group_size: layers behind the last whole group have full attention in releases, and not in the class.
+sliding_window_pattern, first_k_dense_replace, qk_head_dim, dbrx's ropes), counts of experts that the rest of a small
+config does not go with, and bailing_hybrid without layer_group_size: layers behind the last whole group have full
+attention in releases, and not in the class.
 --models: also makes a model of random weights of each small config, by the class that `own` names, saves it, and compares
 logits and greedy tokens (`verify --reference`). If transformers cannot compute it, it is opened and planned as BF16.
 --write DIR: writes NAME.saved.json and NAME.own.json.
@@ -256,8 +256,13 @@ def model_rows(ingot, name, config, own):
             made = load(own)
             classes = [c for c in own.get("architectures") or [] if hasattr(transformers, c)]
             cls = getattr(transformers, classes[0]) if classes else None
-            make = cls._from_config if cls else transformers.AutoModelForCausalLM.from_config
+            auto = transformers.AutoModelForCausalLM
+            if type(made) not in auto._model_mapping:
+                auto = transformers.AutoModelForImageTextToText
+            make = cls._from_config if cls else auto.from_config
             made._experts_implementation = made.get_text_config()._experts_implementation = "eager"  # of any width
+            if made.model_type == "longcat_flash":
+                made.head_dim = made.qk_rope_head_dim  # the class has a number of its own, and turns that many
             model = make(made, dtype=torch.float32, attn_implementation="eager")
             with torch.no_grad():
                 for weight_name, weight in model.named_parameters():
@@ -270,7 +275,9 @@ def model_rows(ingot, name, config, own):
             vocab = min(made.get_text_config().vocab_size, 96)
             ids = torch.randint(3, vocab, (1, 24))
             with torch.no_grad():
-                logits = model(input_ids=ids, use_cache=False).logits[0]
+                # Wrappers that compute no text by themselves, or fail without images.
+                inner = {"llama4": "language_model", "qwen3_omni_moe": "thinker"}.get(made.model_type)
+                logits = (getattr(model, inner) if inner else model)(input_ids=ids, use_cache=False).logits[0]
         except Exception as failure:
             why = f"no model by transformers: {type(failure).__name__} {short(failure)}"
             if not any(folder.glob("*.safetensors")):
