@@ -124,8 +124,6 @@ void add_gate(const ConvertOptions& options, JobOptions& job, const Checkpoint& 
 
 ConversionRequest read_target(const ConvertOptions& options) {
   ConversionRequest request{.recipe = make_recipe(options.target), .plan = {}, .earlier_gates = {}};
-  if (!options.experts.empty())
-    request.recipe.choices.experts = convert::parse_experts(options.experts);
   if (!options.max_shard_size.empty())
     request.plan.shards.max_shard_bytes = parse_size(options.max_shard_size, "--max-shard-size");
   request.plan.shards.align = options.align.value_or(0);
@@ -195,11 +193,10 @@ void declare_target(FlagTable& table, ConvertOptions& options) {
   table.add(FlagGroup::kTarget, choice_flags(options.target));
   table.add(
       FlagGroup::kTarget,
-      {{"--experts",
-        &options.experts,
-        "routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor "
-        "per expert and projection); default: as loaders of the target read them",
-        {.words = {"keep", "stacked", "separate"}}},
+      {choice(
+           options.target, "--experts",
+           "routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor "
+           "per expert and projection); default: as loaders of the target read them"),
        {"--max-shard-size",
         &options.max_shard_size,
         "re-shard into files of at most this size (default: keep the source's files and their "

@@ -32,7 +32,7 @@ struct GateOptions {
 
 /// Options of a conversion, as given.
 struct ConvertOptions {
-  std::string input, family, max_shard_size, experts, part;
+  std::string input, family, max_shard_size, part;
   std::optional<std::uint32_t> align;
   TargetFlags target;
   ProposalFlags proposal;

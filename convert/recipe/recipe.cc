@@ -299,16 +299,8 @@ SchemeId parse_scheme_word(std::string_view word, std::string_view where) {
               fmt::join(choices, ", "), hint_for(lower_case(word), words));
 }
 
-MtpPolicy parse_mtp_policy(std::string_view word, std::string_view where) {
-  return parse_word<MtpPolicy>(where, word, kMtpPolicies);
-}
-
 std::string_view scale_search_name(quantize::ScaleSearch search) {
   return kSearches[static_cast<std::size_t>(search)];
-}
-
-ExpertChoice parse_experts(std::string_view word) {
-  return parse_word<ExpertChoice>("--experts", word, kExpertChoices);
 }
 
 namespace {
@@ -331,21 +323,31 @@ float parse_input_scale(std::string_view word) {
 
 // The choice is one of these words, in the order of its values.
 template <auto choice, const auto& words>
-void take_word(std::string_view name, std::string_view word, Choices& choices) {
-  using Value = typename decltype(std::optional(choices.*choice))::value_type;
-  choices.*choice = parse_word<Value>(name, word, words);
+void take_word(std::string_view name, std::string_view word, Recipe& recipe) {
+  auto& taken = recipe.choices.*choice;
+  taken = parse_word<typename decltype(std::optional(taken))::value_type>(name, word, words);
 }
 
 template <auto choice, auto parse>
-void take_parsed(std::string_view /*name*/, std::string_view word, Choices& choices) {
-  choices.*choice = parse(word);
+void take_parsed(std::string_view /*name*/, std::string_view word, Recipe& recipe) {
+  recipe.choices.*choice = parse(word);
+}
+
+void take_to(std::string_view name, std::string_view word, Recipe& recipe) {
+  recipe.to = parse_scheme_word(word, name);
+}
+
+void take_mtp(std::string_view name, std::string_view word, Recipe& recipe) {
+  recipe.mtp = parse_word<MtpPolicy>(name, word, kMtpPolicies);
 }
 
 std::string_view parse_dialect(std::string_view word) {
   return require_dialect(word, "--dialect").name;
 }
 
-constexpr ChoiceOption kChoices[] = {
+constexpr RecipeOption kOptions[] = {
+    {"--to", {}, take_to},
+    {"--mtp", kMtpPolicies, take_mtp},
     {"--for", {}, take_parsed<&Choices::engine, parse_engine>},
     {"--dialect", {}, take_parsed<&Choices::dialect, parse_dialect>},
     {"--activations", kActivations, take_word<&Choices::activations, kActivations>},
@@ -354,20 +356,21 @@ constexpr ChoiceOption kChoices[] = {
     {"--group-size", kGroupWords, take_parsed<&Choices::group_size, parse_group_size>},
     {"--via", kVias, take_word<&Choices::via, kVias>},
     {"--input-scale", {}, take_parsed<&Choices::input_scale, parse_input_scale>},
+    {"--experts", kExpertChoices, take_word<&Choices::experts, kExpertChoices>},
 };
 
 }  // namespace
 
-std::span<const ChoiceOption> choice_options() {
-  return kChoices;
+std::span<const RecipeOption> recipe_options() {
+  return kOptions;
 }
 
-const ChoiceOption& choice_option(std::string_view name) {
-  return *std::ranges::find(kChoices, name, &ChoiceOption::name);
+const RecipeOption& recipe_option(std::string_view name) {
+  return *std::ranges::find(kOptions, name, &RecipeOption::name);
 }
 
-void take_choice(std::string_view name, std::string_view word, Recipe& recipe) {
-  choice_option(name).take(name, word, recipe.choices);
+void take_option(std::string_view name, std::string_view word, Recipe& recipe) {
+  recipe_option(name).take(name, word, recipe);
   recipe.given.emplace_back(name);
 }
 

@@ -142,27 +142,25 @@ Rule make_rule(std::string_view selector, std::string_view scheme_word, RuleOrig
 /// A scheme by its name or --to word, in any case; `where` names the option in the error, which
 /// lists the names.
 formats::SchemeId parse_scheme_word(std::string_view word, std::string_view where);
-MtpPolicy parse_mtp_policy(std::string_view word, std::string_view where);
 
-ExpertChoice parse_experts(std::string_view word);
 std::string_view scale_search_name(quantize::ScaleSearch search);
 
-/// An option of Recipe::choices that takes a word, on the command line or in a recipe.
-struct ChoiceOption {
+/// An option of a recipe that takes a word, on the command line, in YAML or in JSON.
+struct RecipeOption {
   std::string_view name;                    ///< `--search`; its key in a recipe is `search`
   std::span<const std::string_view> words;  ///< all that there are; empty: others
   /// Sets the choice; throws kInvalidArgument, naming the option.
-  void (*take)(std::string_view name, std::string_view word, Choices& choices);
+  void (*take)(std::string_view name, std::string_view word, Recipe& recipe);
 };
-std::span<const ChoiceOption> choice_options();
+std::span<const RecipeOption> recipe_options();
 /// The option of this name, which there is.
-const ChoiceOption& choice_option(std::string_view name);
+const RecipeOption& recipe_option(std::string_view name);
 /// Takes the word of an option, which is then given.
-void take_choice(std::string_view name, std::string_view word, Recipe& recipe);
+void take_option(std::string_view name, std::string_view word, Recipe& recipe);
 
-/// A recipe in YAML: `to`, `mtp`, `rules` (a list of {match, scheme}), `allow` (a map from kind to
-/// a list of patterns), `quantize-attention` and choice_options(). At most 1 MiB and 10,000 rules;
-/// anything unknown or of the wrong type is kInvalidArgument, with its line.
+/// A recipe in YAML: recipe_options(), `rules` (a list of {match, scheme}), `allow` (a map from
+/// kind to a list of patterns) and `quantize-attention`. At most 1 MiB and 10,000 rules; anything
+/// unknown or of the wrong type is kInvalidArgument, with its line.
 Recipe parse_recipe(std::string_view yaml, std::string_view where);
 
 }  // namespace ingot::convert

@@ -15,14 +15,9 @@ namespace {
 
 constexpr std::size_t kMaxRules = 10'000;
 
-// The key of an option in a recipe.
-std::string_view key_of(const ChoiceOption& option) {
-  return option.name.substr(2);
-}
-
 std::vector<std::string_view> keys() {
-  std::vector<std::string_view> keys = {"to", "mtp", "rules", "allow", "quantize-attention"};
-  for (const ChoiceOption& option : choice_options()) keys.push_back(key_of(option));
+  std::vector<std::string_view> keys = {"rules", "allow", "quantize-attention"};
+  for (const RecipeOption& option : recipe_options()) keys.push_back(option.name.substr(2));
   return keys;
 }
 
@@ -56,12 +51,13 @@ void read_allowances(const Yaml& allow, Recipe& recipe) {
   }
 }
 
-void read_choices(const Yaml& root, Recipe& recipe) {
-  for (const ChoiceOption& option : choice_options()) {
-    const Yaml* value = root.find(key_of(option));
+void read_options(const Yaml& root, Recipe& recipe) {
+  for (const RecipeOption& option : recipe_options()) {
+    const std::string_view key = option.name.substr(2);
+    const Yaml* value = root.find(key);
     if (value == nullptr) continue;
-    const std::string& word = value->text(key_of(option));
-    value->at_line([&] { take_choice(option.name, word, recipe); });
+    const std::string& word = value->text(key);
+    value->at_line([&] { take_option(option.name, word, recipe); });
   }
   if (const Yaml* value = root.find("quantize-attention")) {
     recipe.choices.quantize_attention = value->boolean("quantize-attention");
@@ -78,17 +74,9 @@ Recipe parse_recipe(std::string_view yaml, std::string_view where) {
     if (root.is_null()) return recipe;
     if (!root.is_map()) root.refuse("a recipe is a map of to, mtp, rules, allow and so on");
     root.require_keys(keys());
-    if (const Yaml* to = root.find("to")) {
-      const std::string& word = to->text("to");
-      to->at_line([&] { recipe.to = parse_scheme_word(word, "to"); });
-    }
-    if (const Yaml* mtp = root.find("mtp")) {
-      const std::string& word = mtp->text("mtp");
-      mtp->at_line([&] { recipe.mtp = parse_mtp_policy(word, "mtp"); });
-    }
     if (const Yaml* rules = root.find("rules")) read_rules(*rules, where, recipe);
     if (const Yaml* allow = root.find("allow")) read_allowances(*allow, recipe);
-    read_choices(root, recipe);
+    read_options(root, recipe);
     return recipe;
   } catch (Error& error) {
     error.in_file(where);

@@ -49,20 +49,11 @@ std::vector<std::string> offered_selectors() {
   return words;
 }
 
-// An option of the recipe's choices; `words`: that are offered, where it does not list its own.
-Flag choice(TargetFlags& flags, std::string_view name, std::string help,
-            std::vector<std::string> words = {}) {
-  const convert::ChoiceOption& option = convert::choice_option(name);
-  words.insert(words.end(), option.words.begin(), option.words.end());
-  return {
-      std::string(name), &flags.choices[option.name], std::move(help), {.words = std::move(words)}};
-}
-
 // Options of the command line win over the recipe's.
 void read_choices(const TargetFlags& flags, Recipe& recipe) {
   convert::Choices& choices = recipe.choices;
-  for (const auto& [name, word] : flags.choices) {
-    if (!word.empty()) convert::take_choice(name, word, recipe);
+  for (const auto& [name, word] : flags.options) {
+    if (!word.empty()) convert::take_option(name, word, recipe);
   }
   const auto is_given = [&](const char* option, bool is) {
     if (is) recipe.given.emplace_back(option);
@@ -106,20 +97,25 @@ Recipe make_recipe(const TargetFlags& flags) {
   for (const std::string& text : flags.rules) first.push_back(convert::parse_rule(text));
   recipe.rules.insert(recipe.rules.begin(), std::make_move_iterator(first.begin()),
                       std::make_move_iterator(first.end()));
-  if (!flags.to.empty()) recipe.to = convert::parse_scheme_word(flags.to, "--to");
-  if (!flags.mtp.empty()) recipe.mtp = convert::parse_mtp_policy(flags.mtp, "--mtp");
   for (const std::string& text : flags.allow) recipe.allow.add(text);
   read_choices(flags, recipe);
   return recipe;
 }
 
+Flag choice(TargetFlags& flags, std::string_view name, std::string help,
+            std::vector<std::string> words) {
+  const convert::RecipeOption& option = convert::recipe_option(name);
+  words.insert(words.end(), option.words.begin(), option.words.end());
+  return {
+      std::string(name), &flags.options[option.name], std::move(help), {.words = std::move(words)}};
+}
+
 std::vector<Flag> scheme_flags(TargetFlags& flags) {
-  return {{"--to",
-           &flags.to,
-           fmt::format("target scheme: {}; which tensors take it: ingot list recipes (default: "
-                       "keep each scheme)",
-                       target_words()),
-           {.words = offered_targets()}},
+  return {choice(flags, "--to",
+                 fmt::format("target scheme: {}; which tensors take it: ingot list recipes "
+                             "(default: keep each scheme)",
+                             target_words()),
+                 offered_targets()),
           choice(flags, "--for",
                  fmt::format("engine for the output, which chooses dialect and activations: {}; "
                              "forms that each loads: ingot list loads",
@@ -144,11 +140,9 @@ std::vector<Flag> choice_flags(TargetFlags& flags) {
        &flags.recipe_file,
        "YAML file of rules, after those of --rule",
        {.kind = ValueKind::kFile}},
-      {"--mtp",
-       &flags.mtp,
-       "MTP layers: convert as any other layer (default), bf16 (default for nvfp4, mxfp4, int4), "
-       "keep (in the source's scheme), or drop",
-       {.words = {"convert", "bf16", "keep", "drop"}}},
+      choice(flags, "--mtp",
+             "MTP layers: convert as any other layer (default), bf16 (default for nvfp4, mxfp4, "
+             "int4), keep (in the source's scheme), or drop"),
       {"--quantize-attention", &flags.quantize_attention,
        "nvfp4, mxfp4, int4: attention projections too"},
       choice(flags, "--activations",

@@ -12,12 +12,15 @@ namespace ingot {
 
 /// The flags that decide how a conversion treats each tensor, as given.
 struct TargetFlags {
-  std::string to, recipe_file, mtp, activation_scales, importance, scales_from;
-  std::map<std::string_view, std::string> choices;  ///< of convert::choice_options(), by name
+  std::string recipe_file, activation_scales, importance, scales_from;
+  std::map<std::string_view, std::string> options;  ///< of convert::recipe_options(), by name
   std::vector<std::string> rules, allow;
   bool quantize_attention = false;
 };
 
+/// A flag of convert::recipe_options(); `words`: that are offered, where it does not list its own.
+Flag choice(TargetFlags& flags, std::string_view name, std::string help,
+            std::vector<std::string> words = {});
 /// --to, --for, --dialect: the flags of most conversions.
 std::vector<Flag> scheme_flags(TargetFlags& flags);
 /// The others, without --allow.

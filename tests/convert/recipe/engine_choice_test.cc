@@ -141,7 +141,7 @@ TEST(ForAnEngine, WarnsOfABackendThatIsWrong) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   const auto warnings = [&](const char* group) {
     Recipe recipe;
-    take_choice("--group-size", group, recipe);
+    take_option("--group-size", group, recipe);
     const Plan plan = plan_for_engine(source, Engine::kVllm, SchemeId::kInt4Group, recipe);
     return require_loadable(plan, 1).warnings;
   };

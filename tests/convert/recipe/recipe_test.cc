@@ -210,6 +210,7 @@ TEST(Recipe, ReadsYaml) {
       "# experts stay & the rest is cast\n"
       "to: bf16\n"
       "mtp: drop\n"
+      "experts: stacked\n"
       "rules:\n"
       "  - match: role:expert-up\n"
       "    scheme: keep\n"
@@ -222,6 +223,7 @@ TEST(Recipe, ReadsYaml) {
       "recipe.yaml");
   EXPECT_EQ(recipe.to, SchemeId::kBf16);
   EXPECT_EQ(recipe.mtp, MtpPolicy::kDrop);
+  EXPECT_EQ(recipe.choices.experts, ExpertChoice::kStacked);
   ASSERT_EQ(recipe.rules.size(), 2U);
   EXPECT_EQ(recipe.rules[0].selector.text(), "role:expert-up");
   EXPECT_EQ(recipe.rules[0].origin, RuleOrigin::kRecipe);
@@ -262,7 +264,7 @@ TEST(Recipe, RefusesWhatIsNotARecipe) {
   expect_refused("to: bf16\nto: keep\n", {"line 2", "'to' is there twice"});
   expect_refused("to:\n", {"to is not a text"});
   expect_refused("to: [bf16]", {"to is not a text"});
-  expect_refused("to: keep", {"no scheme 'keep'", "SELECTOR=keep", "leave to out"});
+  expect_refused("to: keep", {"no scheme 'keep'", "SELECTOR=keep", "leave --to out"});
   expect_refused("to: nvfp5", {"no scheme 'nvfp5'", "did you mean nvfp4?"});
   expect_refused("to: W8A8", {"no scheme 'W8A8'", "W8A8 is int8, or fp8-channel"});
   expect_refused("to: vllm-ascend", {"that is an engine: --for vllm-ascend"});
