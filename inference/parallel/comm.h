@@ -39,8 +39,8 @@ struct Collective {
   bool operator==(const Collective&) const = default;
 };
 
-// Bytes that a rank sends in a step, of FP32, for n rows of a tensor group of T ranks, hidden size D,
-// X slices of an expert, m requested rows and V words:
+// Bytes that a rank sends in a step, of FP32, for n rows of a tensor group of T ranks, hidden size
+// D, X slices of an expert, m requested rows and V words:
 //   embedding, attention, MLP and shared expert sums (tensor): 4 n D (T - 1)
 //   expert tokens (expert), for its n / T rows, X times: 4 D for each destination with at least one
 //     of a row's experts, 8 for each use of an expert, 4 for each message
