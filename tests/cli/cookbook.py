@@ -60,11 +60,9 @@ with tempfile.TemporaryDirectory(prefix="ingot-cookbook-") as folder:
         if title.startswith("Back to FP8"):
             tune(work / "V3.2-bf16", work / "V3.2-tuned")
         output = ""
-        for block in re.findall(r"^```sh\n(.*?)^```", job, flags=re.M | re.S):
-            for line in block.replace("\\\n", " ").splitlines():
-                # Commands only for the large model have this mark.
-                if not line.startswith("ingot ") or "# 671B" in line:
-                    continue
+        for line in re.findall(r"^\$ (ingot .*)", job, flags=re.M):
+            # Commands only for the large model have this mark.
+            if "# 671B" not in line:
                 output += run(line.split("  #")[0], work)
                 n_commands += 1
         if not output:
