@@ -10,8 +10,8 @@
 
 #include "formats/base/hash.h"
 #include "formats/base/pattern.h"
+#include "formats/checkpoint/checkpoint_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
-#include "formats/checkpoint/weights_headers.h"
 #include "formats/json/json.h"
 
 namespace ingot::check {

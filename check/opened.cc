@@ -1,6 +1,6 @@
 #include "check/opened.h"
 
-#include "formats/checkpoint/single_file.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "formats/family/families.h"
 #include "formats/files/hub_cache.h"
 #include "shard/join/source.h"

@@ -9,7 +9,7 @@
 #include "convert/recipe/default_recipes.h"
 #include "convert/recipe/engine_choice.h"
 #include "formats/base/error.h"
-#include "formats/checkpoint/saved_width.h"
+#include "formats/checkpoint/stored_facts.h"
 #include "formats/experts/expert_views.h"
 #include "formats/storage/stack_form.h"
 

@@ -15,8 +15,7 @@
 #include "formats/config/nested_config.h"
 #include "formats/dialect/other_tools.h"
 #include "formats/json/json.h"
-#include "formats/relaid/decoded_values.h"
-#include "formats/relaid/relaid_codes.h"
+#include "formats/storage/encoding.h"
 #include "formats/storage/stack_form.h"
 #include "formats/storage/unread_codes.h"
 

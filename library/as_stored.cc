@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "formats/container/safetensors.h"
-#include "formats/relaid/decoded_values.h"
-#include "formats/relaid/input_major_parts.h"
+#include "formats/storage/encoding.h"
+#include "formats/storage/stored_names.h"
 
 namespace ingot::library {
 

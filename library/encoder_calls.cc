@@ -68,9 +68,8 @@ int ingot_plan_shapes(const char* config, const char* shapes, const char* option
     take_settings(settings_of_json(text_or_empty(options)), table);
     ConversionRequest request = read_target(made->options);
 
-    formats::AssembledModel model;
+    formats::Draft model;
     model.directory = kShapesName;
-    model.file_names.emplace();
     model.config_text = config;
     model.config = formats::parse_model_config(config, "config.json");
     model.stored = stored_of(shapes);

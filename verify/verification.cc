@@ -8,7 +8,7 @@
 #include "check/facts/finding.h"
 #include "check/opened.h"
 #include "formats/base/error.h"
-#include "formats/checkpoint/saved_width.h"
+#include "formats/checkpoint/stored_facts.h"
 #include "formats/experts/expert_views.h"
 #include "formats/family/families.h"
 #include "formats/files/hub_cache.h"

@@ -2,7 +2,7 @@
 #include <set>
 
 #include "check/rules/rule_input.h"
-#include "formats/checkpoint/cache_words.h"
+#include "formats/checkpoint/stored_facts.h"
 #include "formats/family/cache_scales.h"
 #include "formats/storage/block_scales.h"
 

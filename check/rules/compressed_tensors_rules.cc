@@ -3,7 +3,7 @@
 #include "check/rules/rule_input.h"
 #include "formats/family/text_names.h"
 #include "formats/modules/module_list.h"
-#include "formats/relaid/relaid_codes.h"
+#include "formats/storage/encoding.h"
 
 // compressed-tensors: what config_groups and ignore say, against what is stored.
 
@@ -79,7 +79,7 @@ std::string chosen_group_fault(const ConfigGroup& group, const LogicalTensor& te
 }
 
 /// Whether a group is of integers of 8 bits that are packed, which are seen as INT8
-/// (formats/relaid/relaid_codes.h).
+/// (is_packed_int8()).
 bool is_of_packed_bytes(const ConfigGroup& group) {
   const Json& weights = json_member(*group.json, "weights");
   const Json &bits = json_member(weights, "num_bits"), &type = json_member(weights, "type");

@@ -1,5 +1,5 @@
 #include "check/rules/rule_input.h"
-#include "formats/relaid/relaid_codes.h"
+#include "formats/storage/encoding.h"
 #include "shard/align/cut_need.h"
 
 // How engines build their modules: what they refuse of schemes and activations, what they never

@@ -7,8 +7,8 @@
 #include "formats/container/float8.h"
 #include "formats/dialect/deepseek.h"
 #include "formats/dialect/dialect_table.h"
-#include "formats/relaid/relaid_codes.h"
 #include "formats/storage/block_scales.h"
+#include "formats/storage/encoding.h"
 #include "formats/storage/scale_shapes.h"
 
 // Parts of quantized weights: codes, scales and other parts, in any dialect;

@@ -21,11 +21,11 @@
 #include "engines/limits.h"
 #include "engines/modules/engine_input.h"
 #include "formats/base/error.h"
-#include "formats/checkpoint/missing_tensors.h"
+#include "formats/checkpoint/promised_tensors.h"
 #include "formats/config/config_meaning.h"
 #include "formats/json/json.h"
 #include "formats/modules/joined_module.h"
-#include "formats/relaid/decoded_values.h"
+#include "formats/storage/encoding.h"
 #include "formats/text/spelling.h"
 
 // The input of the tests behind the rows of loader_rules.h, and the tables of those rows, each in

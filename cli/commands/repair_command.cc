@@ -13,7 +13,7 @@
 #include "convert/output/apart.h"
 #include "convert/plan/repair.h"
 #include "formats/base/printable.h"
-#include "formats/checkpoint/missing_tensors.h"
+#include "formats/checkpoint/promised_tensors.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/nested_config.h"
 #include "formats/family/text_names.h"

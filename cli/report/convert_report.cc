@@ -22,7 +22,7 @@
 #include "engines/own_code.h"
 #include "formats/base/printable.h"
 #include "formats/checkpoint/checkpoint_listing.h"
-#include "formats/checkpoint/unknown_tensors.h"
+#include "formats/checkpoint/promised_tensors.h"
 #include "report/figures.h"
 #include "report/rows.h"
 

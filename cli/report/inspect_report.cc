@@ -8,8 +8,8 @@
 
 #include "cli/terminal/terminal.h"
 #include "formats/base/printable.h"
-#include "formats/checkpoint/cache_words.h"
-#include "formats/relaid/decoded_values.h"
+#include "formats/checkpoint/stored_facts.h"
+#include "formats/storage/encoding.h"
 #include "formats/storage/tensor_source.h"
 #include "library/as_stored.h"
 #include "library/summary.h"

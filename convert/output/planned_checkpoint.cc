@@ -18,8 +18,8 @@
 #include "convert/plan/passes.h"
 #include "engines/view.h"
 #include "formats/base/error.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "formats/checkpoint/checkpoint_listing.h"
-#include "formats/checkpoint/rank_slices.h"
 #include "formats/container/tensor.h"
 #include "formats/family/cache_scales.h"
 #include "formats/json/json.h"
@@ -267,11 +267,12 @@ Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> ran
   INGOT_CHECK(!rank || plan.has_rank_directories());
   const bool is_joined = plan.is_sliced() && !rank;
   std::vector<RankFile> files = files_of_directory(plan, rank);
-  formats::AssembledModel model;
+  formats::Draft model;
   model.stored = is_joined ? whole_tensors(plan) : stored_tensors(plan, files);
   auto bytes = std::make_unique<PlannedBytes>(plan, std::move(files));
   model.directory = plan.source.directory();
-  model.file_names = file_names(plan, bytes->files(), plan.is_sliced() || !plan.json.index.empty());
+  model.has_index = plan.is_sliced() || !plan.json.index.empty();
+  model.file_names = file_names(plan, bytes->files(), model.has_index);
   const std::string& config =
       is_joined && !plan.json.whole_config.empty() ? plan.json.whole_config : plan.json.config;
   if (!config.empty()) model.config = formats::parse_model_config(config, formats::kConfigName);

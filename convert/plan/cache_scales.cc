@@ -9,7 +9,7 @@
 
 #include "convert/plan/passes.h"
 #include "formats/base/pattern.h"
-#include "formats/checkpoint/cache_words.h"
+#include "formats/checkpoint/stored_facts.h"
 #include "formats/dialect/source_activations.h"
 #include "formats/json/json.h"
 #include "formats/storage/block_scales.h"

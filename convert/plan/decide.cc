@@ -15,7 +15,7 @@
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_list.h"
-#include "formats/relaid/decoded_values.h"
+#include "formats/storage/encoding.h"
 
 namespace ingot::convert {
 

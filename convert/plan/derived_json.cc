@@ -5,8 +5,8 @@
 
 #include "convert/plan/passes.h"
 #include "convert/plan/repair.h"
-#include "formats/checkpoint/family_match.h"
-#include "formats/checkpoint/stored_head.h"
+#include "formats/checkpoint/promised_tensors.h"
+#include "formats/checkpoint/stored_facts.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/nested_config.h"
 #include "formats/container/checkpoint_index.h"

@@ -32,7 +32,7 @@ void refuse_idle_options(const Plan& plan);
 void slice_tensors(Plan& plan);
 
 /// Throws, collected, for tensors that no row of the family has and that a conversion with --to
-/// would have to decide about (formats/checkpoint/unknown_tensors.h).
+/// would have to decide about (formats/checkpoint/promised_tensors.h).
 void refuse_unknown(const Plan& plan);
 
 /// For a source with codes that no reader knows: sets Plan::is_whole_copy, and throws kUnsupported

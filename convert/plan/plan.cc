@@ -10,7 +10,7 @@
 #include "formats/base/error.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/container/safetensors.h"
-#include "formats/relaid/decoded_values.h"
+#include "formats/storage/encoding.h"
 #include "quantize/scheme.h"
 
 namespace ingot::convert {

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "convert/plan/passes.h"
-#include "formats/checkpoint/unknown_tensors.h"
+#include "formats/checkpoint/promised_tensors.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/nested_config.h"
 #include "formats/json/json.h"

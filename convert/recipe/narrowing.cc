@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "formats/relaid/decoded_values.h"
+#include "formats/storage/encoding.h"
 #include "formats/text/list_text.h"
 
 namespace ingot::convert {

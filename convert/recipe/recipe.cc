@@ -16,10 +16,10 @@
 #include "engines/versions/versions.h"
 #include "formats/base/error.h"
 #include "formats/base/words.h"
-#include "formats/checkpoint/saved_width.h"
+#include "formats/checkpoint/stored_facts.h"
 #include "formats/family/cache_scales.h"
 #include "formats/json/json.h"
-#include "formats/relaid/decoded_values.h"
+#include "formats/storage/encoding.h"
 #include "formats/storage/meant_tensor.h"
 #include "formats/text/spelling.h"
 

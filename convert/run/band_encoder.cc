@@ -7,7 +7,7 @@
 
 #include "convert/recipe/statistics.h"
 #include "formats/base/checked.h"
-#include "formats/relaid/decoded_values.h"
+#include "formats/storage/encoding.h"
 #include "quantize/repack.h"
 #include "quantize/rows.h"
 

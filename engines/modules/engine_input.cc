@@ -5,7 +5,7 @@
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/modules/mtp_names.h"
-#include "formats/relaid/decoded_values.h"
+#include "formats/storage/encoding.h"
 
 namespace ingot::engines {
 namespace {

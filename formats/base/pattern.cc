@@ -2,6 +2,7 @@
 
 // Code units of PCRE2 are bytes; the header insists on being told.
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -194,6 +195,12 @@ bool Pattern::matches(std::string_view name) const {
                   "pattern '{}' cannot be matched against this name (is it UTF-8?)", text_)
           .in_tensor(name);
   }
+}
+
+bool matches_any(const std::vector<Pattern>* patterns, std::string_view name) {
+  return patterns != nullptr && std::ranges::any_of(*patterns, [&](const Pattern& pattern) {
+           return pattern.matches(name);
+         });
 }
 
 }  // namespace ingot

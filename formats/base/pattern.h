@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace ingot {
 
@@ -23,5 +24,8 @@ class Pattern {
   std::string text_;
   std::shared_ptr<const Regex> regex_;  // immutable, so copies share it
 };
+
+/// True if one of the patterns matches; null: there are none.
+bool matches_any(const std::vector<Pattern>* patterns, std::string_view name);
 
 }  // namespace ingot

@@ -5,21 +5,24 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "formats/base/error.h"
+#include "formats/base/foreign_files.h"
 #include "formats/base/pattern.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/dialect/dialect.h"
 #include "formats/family/families.h"
 #include "formats/records/slicing_record.h"
 #include "formats/storage/stored_bytes.h"
+#include "formats/storage/stored_names.h"
 #include "formats/storage/tensor_source.h"
 
 namespace ingot::formats {
 
-struct RankSlices;
-class StoredNames;
+struct TensorRecord;
 
 /// How to open a directory.
 struct OpenOptions {
@@ -30,7 +33,7 @@ struct OpenOptions {
   /// A model_type of no known family is read as "generic", and unknown tensors are taken, with a
   /// remark each instead of a refusal: for a command that only shows what is here.
   bool unknown_as_generic = false;
-  /// Unknown tensors that match one of these are taken, whatever they may be (unknown_tensors.h).
+  /// Unknown tensors that match one of these are taken, whatever they may be (promised_tensors.h).
   const std::vector<Pattern>* allow_unknown = nullptr;
   /// The index chooses among several copies of a tensor that matches one of these; other copies
   /// are refused.
@@ -56,27 +59,86 @@ struct SideFile {
   std::uint64_t n_bytes = 0;
 };
 
-/// A model whose `stored` tensors the caller has found: joined rank slices, or a conversion that is
-/// planned and not written yet.
-struct AssembledModel {
-  std::filesystem::path directory;  ///< directory of side files and manifest
-  /// Bare names of the files next to the weights; nullopt: list `directory`.
-  std::optional<std::vector<std::string>> file_names;
+/// Slicing of a rank's stored tensors: `slicing` of the manifest, `slice` of the records.
+struct RankSlices {
+  SlicingRecord slicing;  ///< record of the slicing, with `rank`
+  std::unordered_map<std::string, SliceRecord> by_name;
+  bool has_records = false;  ///< false when they could not be read, which has been reported
+
+  /// Null for a tensor that is whole.
+  [[nodiscard]] const SliceRecord* find(const std::string& stored) const;
+};
+
+/// The slices that records of a rank name. Throws kDuplicate for a name that several records have.
+RankSlices rank_slices(SlicingRecord slicing, std::span<const TensorRecord> records);
+
+/// A checkpoint while it is opened: the passes of checkpoint.cc fill it, and Checkpoint keeps it. A
+/// caller that has found a model's stored tensors itself (joined rank slices, a conversion that is
+/// not written yet) fills the members up to `is_one_file`, for Checkpoint::assemble().
+struct Draft {
+  std::filesystem::path directory;  ///< directory of weights, side files and manifest
+  /// Bare names of the files next to the weights, sorted when it is opened.
+  std::vector<std::string> file_names;
   ModelConfig config;                ///< config; of joined slices: that of the unsliced checkpoint
   std::string config_text;           ///< text that `config` was read from
-  JsonValue description;             ///< null without one
+  JsonValue description;             ///< the dialect's description file; null without one
   const Dialect* dialect = nullptr;  ///< null: as the config says
   std::vector<SideFile> side_files;  ///< relative to `directory`
+  std::vector<std::string> remarks;  ///< remarks for people
+  bool has_index = false;
+  CheckpointIndex index;  ///< index; without its map when opened; of joined slices: one rank's
   /// Whole tensors where slices are joined; then `file` and `offset` are only for reports.
   std::vector<StoredTensor> stored;
-  std::vector<std::string> remarks;  ///< remarks for people, as in Checkpoint::remarks
   std::unique_ptr<StoredBytes> bytes;
-  IndexFrame index_frame;                    ///< frame of the index; of joined slices: one rank's
   std::shared_ptr<const RankSlices> slices;  ///< slicing, for a rank's directory
-  /// The logical tensors of `stored`, if known; nullopt: they are recognised.
-  std::optional<std::vector<LogicalTensor>> tensors = std::nullopt;
   /// False where slices were joined by their names: one of an unknown name may be cut.
   bool cuts_are_known = true;
+  bool is_one_file = false;  ///< true: a file of a checkpoint, whose other files are not looked for
+
+  const Family* family = find_family("generic");
+  std::vector<LogicalTensor> tensors;
+  std::vector<std::string> weights;  ///< bare names of the weights files, sorted
+  std::vector<std::string> strays;   ///< weights files that no list of files has, sorted
+  std::vector<LeftOut> left_out;     ///< files that are no part of the checkpoint
+  /// Names that the index gives to files that were not read, sorted.
+  std::vector<std::string> lost;
+  std::array<std::uint64_t, 2> block = {128, 128};  ///< block of scales, as the config says
+  std::string table_called_head;                    ///< Checkpoint::table_called_head()
+  bool takes_any_names = false;      ///< true: generic, whose config.json may be missing
+  bool is_understood = true;         ///< Checkpoint::is_understood()
+  bool is_complete = true;           ///< true: every file could be read
+  bool lacks_promised_mtp = false;   ///< Checkpoint::lacks_promised_mtp()
+  std::optional<Error> unread_form;  ///< way of quantizing that no reader here knows
+
+  OpenOptions options;
+  ErrorList faults;  ///< faults since the last settle()
+
+  /// Throws the faults, or adds them to those of the options.
+  void settle();
+  /// Runs code that may throw; false, with a fault, when it did.
+  template <typename Body>
+  bool attempt(const Body& body) {
+    try {
+      body();
+      return true;
+    } catch (const Error& error) {
+      faults.add(error);
+      return false;
+    }
+  }
+  /// Adds a fault of a stored tensor.
+  template <typename... Args>
+  void fault(const StoredTensor& tensor, ErrorCode code, fmt::format_string<Args...> format,
+             Args&&... args) {
+    faults.add(fault_of(bytes->files(), tensor, code, format, std::forward<Args>(args)...));
+  }
+  /// The stored tensors by name.
+  const StoredNames& names();
+  /// Says that stored tensors, or their names, are others now.
+  void forget_names() { names_.reset(); }
+
+ private:
+  std::optional<StoredNames> names_;
 };
 
 /// An opened directory: config, index, files, and its logical tensors, whatever dialect it came in.
@@ -89,11 +151,16 @@ class Checkpoint final : public TensorSource {
   /// parts without a weight or of the wrong shape or dtype, integers of 4 bits (kUnsupported),
   /// tensors that may be misspelt weights (kUnknownTensor, with the list), a directory that still
   /// holds .ingot-partial. A rank's directory is opened as such: tensors are compared with its
-  /// slices (rank_slices.h), and the shape of a logical tensor is that of the slice.
+  /// slices (rank_slices.cc), and the shape of a logical tensor is that of the slice.
   static Checkpoint open(const std::filesystem::path& directory, const OpenOptions& options = {});
   /// Makes a checkpoint of stored tensors that were found elsewhere: recognises encodings and
   /// matches the family's grammar and the slices of a rank, with the faults of open().
-  static Checkpoint assemble(AssembledModel model, const OpenOptions& options = {});
+  static Checkpoint assemble(Draft draft, const OpenOptions& options = {});
+  /// Makes a view of a checkpoint, which was judged: the logical tensors that `draft` has, of other
+  /// stored ones. Its other members are those of draft_of_view().
+  static Checkpoint view(Draft draft);
+  /// All that a view has in common with this checkpoint: no tensors and no bytes.
+  [[nodiscard]] Draft draft_of_view() const;
 
   [[nodiscard]] const ModelConfig& config() const override { return state_->config; }
   /// The text of config.json, to the byte; empty without one.
@@ -128,7 +195,7 @@ class Checkpoint final : public TensorSource {
   /// True when the directory has an index, whatever its name.
   [[nodiscard]] bool has_index() const { return state_->has_index; }
   /// Entries of the index other than its map; the default without an index.
-  [[nodiscard]] const IndexFrame& index_frame() const { return state_->index_frame; }
+  [[nodiscard]] const IndexFrame& index_frame() const { return state_->index.frame; }
   /// Layers promised by num_nextn_predict_layers of which no tensor is here.
   [[nodiscard]] bool lacks_promised_mtp() const { return state_->lacks_promised_mtp; }
   /// The slicing of a rank's directory, from its manifest; null for others, and for joined slices.
@@ -152,45 +219,23 @@ class Checkpoint final : public TensorSource {
   }
 
  private:
-  class Stage;
-  struct State {
-    std::filesystem::path directory;
-    ModelConfig config;
-    std::string config_text;
-    const Family* family = find_family("generic");
-    const Dialect* dialect = find_dialect("deepseek");
-    JsonValue description;
-    std::unique_ptr<StoredBytes> bytes;
-    std::vector<StoredTensor> stored;
-    std::vector<LogicalTensor> tensors;
-    std::vector<SideFile> side_files;
-    std::vector<std::string> remarks;
-    std::vector<std::string>
-        lost;  // names that the index gives to files that were not read, sorted
-    std::array<std::uint64_t, 2> block = {128, 128};
-    std::vector<std::string> file_names;       // names in the directory, sorted
-    std::shared_ptr<const RankSlices> slices;  // slicing, for a rank's directory
-    std::string table_called_head;
-    bool has_index = false;
-    IndexFrame index_frame;
-    bool is_understood = true;
-    bool is_complete = true;  // every file could be read
-    bool lacks_promised_mtp = false;
+  explicit Checkpoint(Draft draft) : state_(std::make_unique<Draft>(std::move(draft))) {}
+  friend Checkpoint open_weights_file(const std::filesystem::path& path,
+                                      const std::filesystem::path& config, OpenOptions options);
+  static Checkpoint judged(Draft draft);
 
-    // True if every weight is understood from the headers, without the config's quantization.
-    [[nodiscard]] bool headers_tell(const StoredNames& names, const OpenOptions& options) const;
-    // Makes logical tensors of stored ones: names, encodings, the family's grammar.
-    void understand(const StoredNames& names, const OpenOptions& options, Stage& stage);
-    void look_for_mtp();  // sets lacks_promised_mtp
-  };
-
-  // Last of all: what is missing is known only then.
-  static Checkpoint judged(std::unique_ptr<State> state, const OpenOptions& options,
-                           bool cuts_are_known, Stage& stage);
-  explicit Checkpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
-
-  // The state is on the heap, so that references to its members outlive a move.
-  std::unique_ptr<State> state_;
+  // The draft is on the heap, so that references to its members outlive a move.
+  std::unique_ptr<Draft> state_;
 };
+
+/// True if `path` names one weights file (`*.safetensors`), not a directory.
+bool is_weights_file(const std::filesystem::path& path);
+
+/// One weights file as a checkpoint; no other file of its folder is read. Its family is the one in
+/// the options, else that of `config` (a config.json), else generic, which accepts any names. Parts
+/// of weights whose other parts are elsewhere, as at the borders of shards, are left out with a
+/// remark. Throws, or collects, as Checkpoint::open does.
+Checkpoint open_weights_file(const std::filesystem::path& path, const std::filesystem::path& config,
+                             OpenOptions options);
 
 }  // namespace ingot::formats

@@ -5,9 +5,13 @@
 #include <filesystem>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
+#include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/storage/stored_bytes.h"
 
@@ -72,5 +76,19 @@ class CheckpointFiles final : public StoredBytes {
   mutable std::size_t n_open_ = 0;
   mutable std::uint64_t clock_ = 0;
 };
+
+/// The places that files of a directory are read from: itself, or saved headers of files that are
+/// gone.
+std::vector<WeightsFile> locate_files(const std::vector<std::string>& names,
+                                      const std::filesystem::path& directory,
+                                      const std::filesystem::path& consumed_headers);
+
+/// Reads every header and completes the files' facts. A file that cannot be read is reported and
+/// has no tensors. In source order: by file, then by offset.
+std::vector<StoredTensor> read_headers(std::vector<WeightsFile>& files, std::size_t threads,
+                                       ErrorList& faults);
+
+/// Names of the files that are here, but whose headers could not be read.
+std::set<std::string_view> unreadable_files(std::span<const SourceFile> files);
 
 }  // namespace ingot::formats

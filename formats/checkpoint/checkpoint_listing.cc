@@ -9,6 +9,7 @@
 #include "formats/base/fault_lines.h"
 #include "formats/base/fd.h"
 #include "formats/base/printable.h"
+#include "formats/checkpoint/passes.h"
 #include "formats/config/native_config.h"
 #include "formats/container/safetensors.h"
 #include "formats/family/families.h"
@@ -98,17 +99,11 @@ std::string index_name(const fs::path& directory) {
   return names[0].append(kIndexSuffix);
 }
 
-bool read_index(const fs::path& directory, WeightsListing& listing, ErrorList& faults) {
-  try {
-    const std::string name = index_name(directory);
-    if (name.empty()) return true;
-    listing.has_index = true;
-    listing.index = parse_checkpoint_index(read_text_file(directory / name, kMaxIndexBytes), name);
-    return true;
-  } catch (const Error& error) {
-    faults.add(error);
-    return false;
-  }
+/// The index; nullopt where there is none.
+std::optional<CheckpointIndex> read_index(const fs::path& directory) {
+  const std::string name = index_name(directory);
+  if (name.empty()) return std::nullopt;
+  return parse_checkpoint_index(read_text_file(directory / name, kMaxIndexBytes), name);
 }
 
 // The first of several, for one fault: "'a.safetensors' and 29 more".
@@ -124,9 +119,10 @@ std::string nor_others(const std::vector<std::string>& names, std::string_view v
 }
 
 // An index that is not of the files: one fault for each way in which that shows.
-void tell_of_index(const fs::path& directory, const std::string& index,
-                   const std::vector<std::string>& missing, const std::vector<std::string>& unnamed,
-                   ErrorList& faults) {
+void tell_of_index(const std::vector<std::string>& missing, const std::vector<std::string>& unnamed,
+                   Draft& draft) {
+  const std::string& index = draft.index.name;
+  ErrorList& faults = draft.faults;
   if (!missing.empty() && !unnamed.empty()) {
     faults.add(Error(ErrorCode::kNotFound,
                      "names files that are not here ({}), and does not name files that are ({}): "
@@ -134,7 +130,7 @@ void tell_of_index(const fs::path& directory, const std::string& index,
                      first_of(missing), first_of(unnamed), kIndexRemedy)
                    .in_file(index));
   } else if (!missing.empty()) {
-    const auto fetch = hub_fetch(directory);
+    const auto fetch = hub_fetch(draft.directory);
     faults.add(
         Error(ErrorCode::kNotFound, "{} names it, but it is not here{} ({}; {})", index,
               nor_others(missing, "are"),
@@ -150,10 +146,9 @@ void tell_of_index(const fs::path& directory, const std::string& index,
   }
 }
 
-void take_indexed(const std::vector<std::string>& present, const fs::path& directory,
-                  WeightsListing& listing, ErrorList& faults) {
+void take_indexed(const std::vector<std::string>& present, Draft& draft) {
   std::vector<std::string> named;
-  for (const auto& [tensor, file] : listing.index.weight_map) {
+  for (const auto& [tensor, file] : draft.index.weight_map) {
     if (named.empty() || named.back() != file) named.push_back(file);
   }
   std::sort(named.begin(), named.end());
@@ -162,30 +157,31 @@ void take_indexed(const std::vector<std::string>& present, const fs::path& direc
   std::vector<std::string> missing, unnamed;
   for (std::string& file : named) {
     kinds.insert(name_kind(file));
-    (is_listed(present, file) ? listing.files : missing).push_back(std::move(file));
+    (is_listed(present, file) ? draft.weights : missing).push_back(std::move(file));
   }
-  listing.is_complete = missing.empty();
+  draft.is_complete = missing.empty();
   for (const std::string& file : present) {
-    if (is_listed(listing.files, file)) continue;
-    if (listing.files.empty() || kinds.contains(name_kind(file))) {
+    if (is_listed(draft.weights, file)) continue;
+    if (draft.weights.empty() || kinds.contains(name_kind(file))) {
       unnamed.push_back(file);
     } else if (file != kSingleFile) {
-      listing.strays.push_back(file);
+      draft.strays.push_back(file);
     } else {
-      faults.add(Error(ErrorCode::kMissingTensor,
-                       "is not named by {}, and loaders would read it instead of the files that "
-                       "are (move the file away, or the index and its files)",
-                       listing.index.name)
-                     .in_file(file));
+      draft.faults.add(Error(ErrorCode::kMissingTensor,
+                             "is not named by {}, and loaders would read it instead of the files "
+                             "that are (move the file away, or the index and its files)",
+                             draft.index.name)
+                           .in_file(file));
     }
   }
-  tell_of_index(directory, listing.index.name, missing, unnamed, faults);
+  tell_of_index(missing, unnamed, draft);
 }
 
-void take_unindexed(const std::vector<std::string>& present, const fs::path& directory,
-                    WeightsListing& listing, ErrorList& faults) {
+void take_unindexed(const std::vector<std::string>& present, Draft& draft) {
+  const fs::path& directory = draft.directory;
+  ErrorList& faults = draft.faults;
   if (present.empty()) {
-    listing.is_complete = false;
+    draft.is_complete = false;
     const auto fetch = hub_fetch(directory);
     faults.add(Error(ErrorCode::kNotFound, "holds no weights: neither {} nor {}{}", kIndexName,
                      kSingleFile, fetch ? fmt::format(" ({})", *fetch) : "")
@@ -193,7 +189,7 @@ void take_unindexed(const std::vector<std::string>& present, const fs::path& dir
     return;
   }
   if (!is_listed(present, kSingleFile)) {
-    listing.is_complete = false;
+    draft.is_complete = false;
     faults.add(Error(ErrorCode::kNotFound,
                      "has {} .safetensors file(s), but neither {} nor {} (fetch the index, or "
                      "ingot repair makes one; --family generic reads them without)",
@@ -201,11 +197,11 @@ void take_unindexed(const std::vector<std::string>& present, const fs::path& dir
                    .in_file(directory.string()));
     return;
   }
-  listing.files.emplace_back(kSingleFile);
+  draft.weights.emplace_back(kSingleFile);
   std::vector<std::string> shards;
   for (const std::string& file : present) {
     if (file == kSingleFile) continue;
-    (name_kind(file) == kShardKind ? shards : listing.strays).push_back(file);
+    (name_kind(file) == kShardKind ? shards : draft.strays).push_back(file);
   }
   if (shards.empty()) return;
   const std::string others =
@@ -217,13 +213,13 @@ void take_unindexed(const std::vector<std::string>& present, const fs::path& dir
 }
 
 /// Lists the files that have names which loaders expect, if there are any; else all.
-void take_any(const std::vector<std::string>& present, WeightsListing& listing) {
+void take_any(const std::vector<std::string>& present, Draft& draft) {
   const auto is_usual = [](const std::string& file) {
     return file == kSingleFile || name_kind(file) == kShardKind;
   };
   const bool has_usual = std::ranges::any_of(present, is_usual);
   for (const std::string& file : present)
-    (!has_usual || is_usual(file) ? listing.files : listing.strays).push_back(file);
+    (!has_usual || is_usual(file) ? draft.weights : draft.strays).push_back(file);
 }
 
 // Throws for a folder whose files tell why it has no config.json.
@@ -232,12 +228,11 @@ void require_no_other_form(const fs::path& directory) {
   const auto has = [&](const auto& is_sign) { return std::ranges::any_of(names, is_sign); };
   if (has([](const std::string& name) { return name == "params.json"; }) &&
       has([](const std::string& name) { return name.starts_with("consolidated"); })) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        "holds Mistral's own form, params.json and consolidated*.safetensors, which is not "
-        "read (fetch config.json and model*.safetensors of the same release, or make them by "
-        "transformers' convert_mistral_weights_to_hf.py; --family generic copies and casts "
-        "its tensors by any names)")
+    throw Error(ErrorCode::kUnsupported,
+                "holds Mistral's own form, params.json and consolidated*.safetensors, which is not "
+                "read (fetch config.json and model*.safetensors of the same release, or make them "
+                "by transformers' convert_mistral_weights_to_hf.py; --family generic copies and "
+                "casts its tensors by any names)")
         .in_file(directory.string());
   }
 }
@@ -350,13 +345,12 @@ void require_links(const fs::path& directory) {
   std::error_code failure;
   const fs::path first = directory / broken.front();
   const std::string target = fs::read_symlink(first, failure).string();
-  throw Error(
-      ErrorCode::kNotFound, "is a symbolic link to {}, which leads nowhere{} ({})", target,
-      nor_others(broken, "are the targets of"),
-      target.find("blobs/") != std::string::npos
-          ? "a snapshot of the hub's cache was copied without its blobs: copy with cp -rL, or "
-            "fetch the model with hf download --local-dir"
-          : "put the files themselves here")
+  throw Error(ErrorCode::kNotFound, "is a symbolic link to {}, which leads nowhere{} ({})", target,
+              nor_others(broken, "are the targets of"),
+              target.find("blobs/") != std::string::npos
+                  ? "a snapshot of the hub's cache was copied without its blobs: copy with cp -rL, "
+                    "or fetch the model with hf download --local-dir"
+                  : "put the files themselves here")
       .in_file(first.string());
 }
 
@@ -388,24 +382,23 @@ Json read_description(const fs::path& directory, const Dialect& dialect, bool ba
   return description;
 }
 
-WeightsListing list_weights(const fs::path& directory, const fs::path& consumed_headers,
-                            const ListingOptions& options, ErrorList& faults) {
-  WeightsListing listing;
-  const std::vector<std::string> present = present_files(directory, consumed_headers);
-  if (options.ignores_index && !present.empty()) {
-    listing.files = present;
-  } else if (!read_index(directory, listing, faults)) {
-    // The index has no list, but `check` may still look at the files.
-    listing.files = present;
-    listing.has_index = false;
-  } else if (listing.has_index) {
-    take_indexed(present, directory, listing, faults);
-  } else if (options.accept_any && !present.empty()) {
-    take_any(present, listing);
+void list_weights(Draft& draft) {
+  const std::vector<std::string> present =
+      present_files(draft.directory, draft.options.consumed_headers);
+  std::optional<CheckpointIndex> index;
+  if ((draft.options.ignores_index && !present.empty()) ||
+      !draft.attempt([&] { index = read_index(draft.directory); })) {
+    // An index that cannot be read has no list, but `check` may still look at the files.
+    draft.weights = present;
+  } else if (index) {
+    draft.has_index = true;
+    draft.index = std::move(*index);
+    take_indexed(present, draft);
+  } else if (draft.takes_any_names && !present.empty()) {
+    take_any(present, draft);
   } else {
-    take_unindexed(present, directory, listing, faults);
+    take_unindexed(present, draft);
   }
-  return listing;
 }
 
 std::set<std::string> checkpoint_names(const fs::path& directory) {
@@ -416,12 +409,15 @@ std::set<std::string> checkpoint_names(const fs::path& directory) {
         is_ours_or_derived(name))
       names.insert(name);
   }
-  WeightsListing listing;
-  ErrorList untold;
-  if (!read_index(directory, listing, untold) || !listing.has_index) return names;
-  names.insert(listing.index.name);
-  for (const auto& [tensor, file] : listing.index.weight_map)
-    if (is_listed(all, file)) names.insert(file);
+  try {
+    if (const std::optional<CheckpointIndex> index = read_index(directory)) {
+      names.insert(index->name);
+      for (const auto& [tensor, file] : index->weight_map)
+        if (is_listed(all, file)) names.insert(file);
+    }
+  } catch (const Error&) {
+    // Whoever reads the checkpoint is told.
+  }
   return names;
 }
 

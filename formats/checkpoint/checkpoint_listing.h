@@ -38,34 +38,6 @@ std::optional<std::string> read_config(const std::filesystem::path& directory, b
 Json read_description(const std::filesystem::path& directory, const Dialect& dialect,
                       bool bare = true);
 
-/// The files that hold the weights.
-struct WeightsListing {
-  bool has_index = false;
-  CheckpointIndex index;
-  std::vector<std::string> files;  ///< bare names of files that are here or were consumed, sorted
-  bool is_complete = true;         ///< false when the index names a file that is neither
-  /// Bare names, sorted, of weights files that the index does not name, or that are next to
-  /// model.safetensors, and whose names do not make them part of the checkpoint.
-  std::vector<std::string> strays;
-};
-
-/// Options that decide which files belong to a checkpoint.
-struct ListingOptions {
-  /// True where, without an index, any *.safetensors is taken if none has a name that loaders
-  /// expect.
-  bool accept_any = false;
-  /// True where any *.safetensors is taken, as if there were no index.
-  bool ignores_index = false;
-};
-
-/// Files of the index (kIndexName, else the one of msmodelslim, `quant_model_weight*`), or
-/// model.safetensors where there is none. Reports missing index files. Also reports signs of an
-/// index that is not of these files: other weights files that have the name of one more of their
-/// kind, or of a checkpoint in one file.
-WeightsListing list_weights(const std::filesystem::path& directory,
-                            const std::filesystem::path& consumed_headers,
-                            const ListingOptions& options, ErrorList& faults);
-
 /// Bare names of files here that are a checkpoint's wherever they lie: weights that the index
 /// names, or that are called as loaders expect, the index, configs and ingot's own files. Faults of
 /// the index are not told.

@@ -1,8 +1,8 @@
-#include "formats/checkpoint/family_match.h"
-
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,13 +10,17 @@
 
 #include "formats/base/words.h"
 #include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/checkpoint/part_names.h"
+#include "formats/checkpoint/passes.h"
+#include "formats/checkpoint/promised_tensors.h"
 #include "formats/family/family_check.h"
 #include "formats/family/family_yaml.h"
 #include "formats/family/roles.h"
 #include "formats/family/text_names.h"
-#include "formats/recognition/part_names.h"
 #include "formats/storage/stack_form.h"
 #include "formats/storage/stored_names.h"
+
+// Logical tensors held against the grammar of a family, under a config.
 
 namespace ingot::formats {
 namespace {
@@ -38,37 +42,46 @@ bool is_float_dtype(DType dtype) {
   return dtype == DType::kF64 || plain_scheme(dtype) != SchemeId::kRaw;
 }
 
-void compare(const LogicalTensor& tensor, const FamilyMatch& with, ErrorList& faults) {
-  const StoredTensor& weight = with.stored[tensor.encoding.stored.weight()];
-  const auto fault = [&](ErrorCode code, std::string message) {
-    faults.add(Error(code, std::move(message))
-                   .in_file(with.files[weight.file].name)
-                   .in_tensor(tensor.name));
+/// The shape that the config promises for a tensor with a row, in the order of its stack.
+Shape promised_shape(const LogicalTensor& tensor, const ModelConfig& config) {
+  Shape shape = rule_shape(*tensor.rule, config, tensor.layer);
+  if (tensor.stack != tensor.rule->stack) std::swap(shape.at(1), shape.at(2));
+  return shape;
+}
+
+/// Reports numbers and shapes that `config` does not promise; a rank's shapes are left to
+/// match_slices().
+void compare(const LogicalTensor& tensor, const Draft& draft, const ModelConfig& config,
+             ErrorList& faults) {
+  const StoredTensor& weight = draft.stored[tensor.encoding.stored.weight()];
+  const auto add = [&](Error fault) {
+    faults.add(fault.in_file(draft.bytes->files()[weight.file].name).in_tensor(tensor.name));
   };
   const bool is_released_so = weight.dtype == tensor.rule->synth_dtype || tensor.rule->any_shape;
   if (tensor.encoding.scheme == SchemeId::kRaw && !is_float_dtype(weight.dtype) &&
       !is_released_so) {
-    fault(ErrorCode::kDtypeMismatch,
-          fmt::format("is {} without a scale, family {} has floating-point numbers here",
-                      dtype_name(weight.dtype), with.family.name));
+    add(Error(ErrorCode::kDtypeMismatch,
+              "is {} without a scale, family {} has floating-point numbers here",
+              dtype_name(weight.dtype), draft.family->name));
   }
-  if (tensor.rule->any_shape || with.are_slices) return;
-  const Shape expected = promised_shape(tensor, with.config);
+  if (tensor.rule->any_shape || draft.slices != nullptr) return;
+  const Shape expected = promised_shape(tensor, config);
   if (tensor.shape == expected) return;
-  fault(ErrorCode::kShapeMismatch, fmt::format("has shape {}, by config.json it should have {}",
-                                               shape_text(tensor.shape), shape_text(expected)));
+  add(Error(ErrorCode::kShapeMismatch, "has shape {}, by config.json it should have {}",
+            shape_text(tensor.shape), shape_text(expected)));
 }
 
 /// Tensors that the family does not have as they are called, and has under another beginning.
 class OtherPrefixes {
  public:
-  OtherPrefixes(const FamilyMatch& with, const NameGrammar& grammar,
-                std::span<const LogicalTensor> tensors)
-      : with_(with), grammar_(grammar), heads_{stored_text_name("model.", with.config.text)} {
-    for (const std::string_view head : {std::string_view(with.config.text.prefix), kNone}) {
+  OtherPrefixes(const Draft& draft, const NameGrammar& grammar)
+      : family_(*draft.family),
+        grammar_(grammar),
+        heads_{stored_text_name("model.", draft.config.text)} {
+    for (const std::string_view head : {std::string_view(draft.config.text.prefix), kNone}) {
       if (std::ranges::find(heads_, head) == heads_.end()) heads_.emplace_back(head);
     }
-    for (const LogicalTensor& tensor : tensors) present_.insert(tensor.name);
+    for (const LogicalTensor& tensor : draft.tensors) present_.insert(tensor.name);
   }
 
   /// True if the name is explained; then it is kept for report().
@@ -106,7 +119,7 @@ class OtherPrefixes {
           Error(ErrorCode::kUnknownTensor,
                 "{} tensors have {} where family {} has {}: rename them, or have them read so by a "
                 "--family-file of three lines, `family: renamed`, `like: {}`, `aliases: {{{}}}`",
-                found.count, quoted(stored), with_.family.name, quoted(meant), with_.family.name,
+                found.count, quoted(stored), family_.name, quoted(meant), family_.name,
                 fmt::join(aliases, ", "))
               .in_tensor(found.first));
     }
@@ -120,7 +133,7 @@ class OtherPrefixes {
   };
   static constexpr std::string_view kNone = "";
 
-  const FamilyMatch& with_;
+  const Family& family_;
   const NameGrammar& grammar_;
   std::vector<std::string> heads_;  // beginnings of the family's names in this checkpoint
   std::set<std::string_view> present_;
@@ -139,18 +152,18 @@ bool has_row(const NameGrammar& grammar, LogicalTensor& tensor) {
 
 /// Stacks are found in either order, whatever their row and scheme say: by their shape, or, where
 /// both orders have the same, by that of another stack of the layer.
-void orient_stacks(const FamilyMatch& with, std::vector<LogicalTensor>& tensors) {
-  if (with.are_slices) return;
+void orient_stacks(Draft& draft) {
+  if (draft.slices != nullptr) return;
   const auto turn = [](LogicalTensor& tensor) {
     tensor.stack = tensor.stack == StackOrder::kInputMajor ? StackOrder::kOutputMajor
                                                            : StackOrder::kInputMajor;
   };
   std::vector<LogicalTensor*> untold;
   std::set<std::optional<std::uint32_t>> turned;  // layers
-  for (LogicalTensor& tensor : tensors) {
+  for (LogicalTensor& tensor : draft.tensors) {
     if (tensor.stack == StackOrder::kNone || tensor.rule->any_shape || tensor.shape.size() != 3)
       continue;
-    const Shape usual = promised_shape(tensor, with.config);
+    const Shape usual = promised_shape(tensor, draft.config);
     if (usual.at(1) == usual.at(2)) {
       untold.push_back(&tensor);
     } else if (tensor.shape[1] == usual.at(2) && tensor.shape[2] == usual.at(1)) {
@@ -166,10 +179,10 @@ void orient_stacks(const FamilyMatch& with, std::vector<LogicalTensor>& tensors)
 /// Layers with another number of experts than config.json has for all of them.
 class UnevenLayers {
  public:
-  explicit UnevenLayers(const FamilyMatch& with)
-      : with_(with), numbers_(uneven_experts(with.family, with.config, with.stored)) {
+  explicit UnevenLayers(const Draft& draft)
+      : draft_(draft), numbers_(uneven_experts(*draft.family, draft.config, draft.stored)) {
     for (const auto& [layer, n_experts] : numbers_)
-      grammars_.try_emplace(n_experts, with.family, with.config, n_experts);
+      grammars_.try_emplace(n_experts, *draft.family, draft.config, n_experts);
   }
 
   /// The layer whose own number of experts is the only reason why this tensor is a fault.
@@ -180,13 +193,8 @@ class UnevenLayers {
       if (order != StackOrder::kNone) tensor.stack = order;
       const auto layer = numbers_.find(*tensor.layer);
       if (layer == numbers_.end() || layer->second != n_experts) continue;
-      FamilyMatch as_own{.family = with_.family,
-                         .config = own.config,
-                         .stored = with_.stored,
-                         .files = with_.files,
-                         .are_slices = with_.are_slices};
       ErrorList faults;
-      compare(tensor, as_own, faults);
+      compare(tensor, draft_, own.config, faults);
       if (faults.empty()) return tensor.layer;
     }
     return std::nullopt;
@@ -195,8 +203,8 @@ class UnevenLayers {
   /// A fault for the main layers.
   void report(ErrorList& faults) const {
     for (const auto& [layer, n_experts] : numbers_) {
-      if (layer >= with_.config.num_hidden_layers) continue;
-      faults.add(Error(ErrorCode::kShapeMismatch, uneven_text(layer, n_experts, with_.config))
+      if (layer >= draft_.config.num_hidden_layers) continue;
+      faults.add(Error(ErrorCode::kShapeMismatch, uneven_text(layer, n_experts, draft_.config))
                      .in_file(kConfigName));
     }
   }
@@ -211,7 +219,7 @@ class UnevenLayers {
     NameGrammar grammar;
   };
 
-  const FamilyMatch& with_;
+  const Draft& draft_;
   std::map<std::uint32_t, std::uint64_t> numbers_;  // numbers of experts by layer
   std::map<std::uint64_t, Own> grammars_;           // grammars by number of experts
 };
@@ -233,12 +241,6 @@ std::optional<std::string> name_under(const NameAlias& alias, const std::string&
 }
 
 }  // namespace
-
-Shape promised_shape(const LogicalTensor& tensor, const ModelConfig& config) {
-  Shape shape = rule_shape(*tensor.rule, config, tensor.layer);
-  if (tensor.stack != tensor.rule->stack) std::swap(shape.at(1), shape.at(2));
-  return shape;
-}
 
 std::map<std::uint32_t, std::uint64_t> uneven_experts(const Family& family,
                                                       const ModelConfig& config,
@@ -283,81 +285,73 @@ std::string uneven_text(std::uint32_t layer, std::uint64_t n_experts, const Mode
              : "prune the same number of experts in each layer");
 }
 
-bool match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, ErrorList& faults) {
-  const bool names_are_known = !with.family.rules.empty();
-  const NameGrammar grammar(with.family, with.config);
+void match_family(Draft& draft) {
+  const bool names_are_known = !draft.family->rules.empty();
+  const NameGrammar grammar(*draft.family, draft.config);
   std::vector<LogicalTensor*> odd;
-  for (LogicalTensor& tensor : tensors) has_row(grammar, tensor);
-  orient_stacks(with, tensors);
-  for (LogicalTensor& tensor : tensors) {
+  for (LogicalTensor& tensor : draft.tensors) has_row(grammar, tensor);
+  orient_stacks(draft);
+  for (LogicalTensor& tensor : draft.tensors) {
     if (tensor.rule != nullptr) {
       ErrorList own;
-      compare(tensor, with, own);
+      compare(tensor, draft, draft.config, own);
       if (!own.empty()) odd.push_back(&tensor);
     } else if (names_are_known) {
       odd.push_back(&tensor);
     }
   }
-  if (odd.empty()) return true;
-  const UnevenLayers uneven(with);
-  uneven.report(faults);
-  OtherPrefixes prefixes(with, grammar, tensors);
-  const auto is_allowed = [&](const LogicalTensor& tensor) {
-    return with.allow_unknown != nullptr &&
-           std::ranges::any_of(*with.allow_unknown, [&](const Pattern& pattern) {
-             return pattern.matches(tensor.name);
-           });
-  };
+  if (odd.empty()) return;
+  const UnevenLayers uneven(draft);
+  uneven.report(draft.faults);
+  OtherPrefixes prefixes(draft, grammar);
   for (LogicalTensor* tensor : odd) {
     if (const auto layer = uneven.layer_of(*tensor)) {
-      if (*layer < with.config.num_hidden_layers) continue;
+      if (*layer < draft.config.num_hidden_layers) continue;
       tensor->rule = nullptr;
       tensor->layer = layer;
       tensor->expert.reset();
       tensor->stack = StackOrder::kNone;
     } else if (tensor->rule != nullptr) {
-      compare(*tensor, with, faults);
+      compare(*tensor, draft, draft.config, draft.faults);
     } else {
-      tensor->is_unknown = is_allowed(*tensor) || !prefixes.explain(tensor->name);
+      tensor->is_unknown =
+          matches_any(draft.options.allow_unknown, tensor->name) || !prefixes.explain(tensor->name);
     }
   }
-  prefixes.report(faults);
-  return prefixes.empty();
+  prefixes.report(draft.faults);
+  draft.is_understood = prefixes.empty();
 }
 
-std::vector<std::string> rename_aliases(const Family& family, std::vector<StoredTensor>& stored,
-                                        std::vector<std::string>& lost) {
-  std::vector<std::string> remarks;
-  for (const NameAlias& alias : aliases_of(family)) {
+void rename_aliases(Draft& draft) {
+  for (const NameAlias& alias : aliases_of(*draft.family)) {
     const auto meant = [&](const std::string& name) { return name_under(alias, name); };
     std::vector<std::pair<StoredTensor*, std::string>> renamed;
-    const StoredNames names(stored);
-    for (StoredTensor& tensor : stored) {
+    for (StoredTensor& tensor : draft.stored) {
       std::optional<std::string> name = meant(tensor.name);
-      if (name && !names.find(*name)) renamed.emplace_back(&tensor, std::move(*name));
+      if (name && !draft.names().find(*name)) renamed.emplace_back(&tensor, std::move(*name));
     }
     if (renamed.empty()) continue;
-    remarks.push_back(
+    draft.remarks.push_back(
         fmt::format("{} tensors have names that begin with '{}': read as '{}', and written so",
                     renamed.size(), alias.stored, alias.meant));
+    draft.forget_names();
     for (auto& [tensor, name] : renamed) tensor->name = std::move(name);
-    for (std::string& name : lost) {
+    for (std::string& name : draft.lost) {
       if (std::optional<std::string> other = meant(name)) name = std::move(*other);
     }
   }
-  std::sort(lost.begin(), lost.end());
-  return remarks;
+  std::ranges::sort(draft.lost);
 }
 
-void see_flat_stacks(const Family& family, const ModelConfig& config,
-                     std::vector<StoredTensor>& stored) {
+void see_flat_stacks(Draft& draft) {
+  const Family& family = *draft.family;
   if (std::ranges::none_of(family.rules, &TensorRule::is_flat)) return;
-  const NameGrammar grammar(family, config);
-  for (StoredTensor& tensor : stored) {
+  const NameGrammar grammar(family, draft.config);
+  for (StoredTensor& tensor : draft.stored) {
     if (tensor.shape.size() != 2 || !is_float_dtype(tensor.dtype)) continue;
     const auto match = grammar.match(tensor.name);
     if (!match || !match->rule->is_flat) continue;
-    const Shape whole = rule_shape(*match->rule, config, match->layer);
+    const Shape whole = rule_shape(*match->rule, draft.config, match->layer);
     if (tensor.shape[1] == whole[2] && tensor.shape[0] % whole[1] == 0)
       tensor.shape = {tensor.shape[0] / whole[1], whole[1], whole[2]};
   }

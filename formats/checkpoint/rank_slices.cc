@@ -1,14 +1,19 @@
-#include "formats/checkpoint/rank_slices.h"
-
 #include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
 
 #include <fmt/format.h>
 
 #include "formats/base/checked.h"
+#include "formats/checkpoint/part_names.h"
+#include "formats/checkpoint/passes.h"
 #include "formats/family/family_yaml.h"
-#include "formats/recognition/part_names.h"
 #include "formats/records/rank_holdings.h"
 #include "formats/storage/stack_form.h"
+
+// A rank's directory: its tensors held against the records of their slices.
 
 namespace ingot::formats {
 namespace {
@@ -24,34 +29,35 @@ Shape decoded(const StoredTensor& codes, const Shape& as, SchemeId scheme) {
   return shape;
 }
 
-class Matcher {
+class SliceMatcher {
  public:
-  Matcher(const SliceMatch& with, ErrorList& faults)
-      : with_(with),
-        rank_(*with.slices.slicing.rank),
-        holdings_(with.slices.slicing, with.config),
-        faults_(faults) {
+  explicit SliceMatcher(Draft& draft)
+      : draft_(draft),
+        slices_(*draft.slices),
+        rank_(*slices_.slicing.rank),
+        holdings_(slices_.slicing, draft.config) {
     if (!rank_.whole_config.is_null()) {
-      whole_config_ = config_of(with.family,
+      whole_config_ = config_of(*draft.family,
                                 parse_model_config(json_text(rank_.whole_config),
                                                    fmt::format("{}: whole_config", kManifestName)));
     }
   }
 
   void stages() {
-    const std::uint32_t end = with_.slices.slicing.stage_layers.back();
-    if (end == with_.config.num_hidden_layers) return;
-    faults_.add(Error(ErrorCode::kMismatch, "divides {} layers into stages, config.json has {}",
-                      end, with_.config.num_hidden_layers)
-                    .in_file(kManifestName));
+    const std::uint32_t end = slices_.slicing.stage_layers.back();
+    if (end == draft_.config.num_hidden_layers) return;
+    draft_.faults.add(Error(ErrorCode::kMismatch,
+                            "divides {} layers into stages, config.json has {}", end,
+                            draft_.config.num_hidden_layers)
+                          .in_file(kManifestName));
   }
 
   void tensor(const LogicalTensor& tensor) {
-    const StoredTensor& weight = with_.stored[tensor.encoding.stored.weight()];
+    const StoredTensor& weight = draft_.stored[tensor.encoding.stored.weight()];
     if (tensor.rule != nullptr && !is_held(tensor, weight)) return;
     bool fits = true;
     tensor.encoding.stored.for_each(
-        [&](Part, std::uint32_t i) { fits = part(tensor, with_.stored[i]) && fits; });
+        [&](Part, std::uint32_t i) { fits = part(tensor, draft_.stored[i]) && fits; });
     if (!fits) return;
     if (is_quantized(tensor)) wholes(tensor);
     // No shape is promised outside the grammar.
@@ -59,12 +65,6 @@ class Matcher {
   }
 
  private:
-  void fault(const StoredTensor& stored, ErrorCode code, std::string message) {
-    faults_.add(Error(code, std::move(message))
-                    .in_file(with_.files[stored.file].name)
-                    .in_tensor(stored.name));
-  }
-
   bool is_held(const LogicalTensor& tensor, const StoredTensor& weight) {
     if (holdings_.of(*tensor.rule, tensor.layer, tensor.expert) != Holding::kElsewhere) return true;
     std::string held =
@@ -76,21 +76,20 @@ class Matcher {
     } else if (tensor.layer) {
       held = fmt::format("with other experts in layer {}", *tensor.layer);
     }
-    fault(weight, ErrorCode::kMismatch,
-          fmt::format("is here, but by the manifest rank {} is one {} (was it copied from another "
-                      "rank?)",
-                      rank_.rank, held));
+    draft_.fault(
+        weight, ErrorCode::kMismatch,
+        "is here, but by the manifest rank {} is one {} (was it copied from another rank?)",
+        rank_.rank, held);
     return false;
   }
 
   /// The stored tensor against its own record.
   bool part(const LogicalTensor& tensor, const StoredTensor& stored) {
-    const SliceRecord* slice = with_.slices.find(stored.name);
+    const SliceRecord* slice = slices_.find(stored.name);
     if (slice == nullptr) return true;
     if (slice->is_zeroed && share_of(tensor).index == 0) {
-      fault(stored, ErrorCode::kMismatch,
-            fmt::format("is zeroed by the manifest, but rank {} is the one that keeps it",
-                        rank_.rank));
+      draft_.fault(stored, ErrorCode::kMismatch,
+                   "is zeroed by the manifest, but rank {} is the one that keeps it", rank_.rank);
       return false;
     }
     Shape needed = slice->whole;
@@ -102,9 +101,9 @@ class Matcher {
     }
     if (!slice->experts.empty()) needed[0] = slice->experts.size();
     if (stored.shape != needed) {
-      fault(stored, ErrorCode::kShapeMismatch,
-            fmt::format("has shape {}, by the manifest it is {} of {}", shape_text(stored.shape),
-                        slice_text(*slice), shape_text(slice->whole)));
+      draft_.fault(stored, ErrorCode::kShapeMismatch,
+                   "has shape {}, by the manifest it is {} of {}", shape_text(stored.shape),
+                   slice_text(*slice), shape_text(slice->whole));
       return false;
     }
     return slice->axis < 0 || is_own_share(tensor, stored, *slice, length);
@@ -128,10 +127,9 @@ class Matcher {
     const std::uint64_t whole =
         slice.sections.length_of(0, slice.whole[static_cast<std::size_t>(slice.axis)]);
     if (length == 0 || whole % length != 0) {
-      fault(stored, ErrorCode::kShapeMismatch,
-            fmt::format("has shape {}, of which dimension {} is no equal part of the {} in the "
-                        "manifest",
-                        shape_text(stored.shape), slice.axis, whole));
+      draft_.fault(stored, ErrorCode::kShapeMismatch,
+                   "has shape {}, of which dimension {} is no equal part of the {} in the manifest",
+                   shape_text(stored.shape), slice.axis, whole);
       return false;
     }
     const std::uint64_t n = whole / length;
@@ -139,35 +137,35 @@ class Matcher {
     const bool may_be_fewer = tensor.rule != nullptr && has_kv_heads(*tensor.rule);
     const bool is_share = n == share.n || n == 1 || (may_be_fewer && share.n % n == 0);
     if (!is_share) {
-      fault(stored, ErrorCode::kShapeMismatch,
-            fmt::format("is one of {} slices by its shape {} and the whole {} in the manifest, "
-                        "whose topology makes {}",
-                        n, shape_text(stored.shape), shape_text(slice.whole), share.n));
+      draft_.fault(stored, ErrorCode::kShapeMismatch,
+                   "is one of {} slices by its shape {} and the whole {} in the manifest, whose "
+                   "topology makes {}",
+                   n, shape_text(stored.shape), shape_text(slice.whole), share.n);
       return false;
     }
     const std::uint64_t begin = share.index * n / share.n * length;
     if (slice.offset == begin) return true;
-    fault(stored, ErrorCode::kMismatch,
-          fmt::format("begins at {} of {} by the manifest, but that of rank {} begins at {}",
-                      slice.offset, whole, rank_.rank, begin));
+    draft_.fault(stored, ErrorCode::kMismatch,
+                 "begins at {} of {} by the manifest, but that of rank {} begins at {}",
+                 slice.offset, whole, rank_.rank, begin);
     return false;
   }
 
   [[nodiscard]] Shape whole_of(const StoredTensor& stored) const {
-    const SliceRecord* slice = with_.slices.find(stored.name);
+    const SliceRecord* slice = slices_.find(stored.name);
     return slice != nullptr ? slice->whole : stored.shape;
   }
 
   /// Compares the wholes of scales and other parts with the whole of the weight.
   void wholes(const LogicalTensor& tensor) {
     const Encoding& encoding = tensor.encoding;
-    const StoredTensor& codes = with_.stored[encoding.stored.weight()];
+    const StoredTensor& codes = draft_.stored[encoding.stored.weight()];
     const Shape weight = decoded(codes, whole_of(codes), encoding.scheme);
     if (weight.size() < 2) return;
     auto group = std::array{encoding.block_rows, encoding.block_cols};
     if (encoding.stored.has(Part::kScale) && scheme_facts(encoding.scheme).chooses_cols) {
       // A slice may be as wide as a group: the wholes tell the difference.
-      const Shape scale = whole_of(with_.stored[encoding.stored[Part::kScale]]);
+      const Shape scale = whole_of(draft_.stored[encoding.stored[Part::kScale]]);
       group[1] = scale.empty() || scale.back() == 0 ? 0 : weight.back() / scale.back();
     }
     group = scale_group(encoding.scheme, weight, group);
@@ -179,37 +177,35 @@ class Matcher {
       } else if (part_facts(part).extent == PartExtent::kPerRow) {
         needed = element_count(per_row);
       }
-      const StoredTensor& stored = with_.stored[i];
+      const StoredTensor& stored = draft_.stored[i];
       const Shape whole = whole_of(stored);
       if (!needed || element_count(whole) == needed) return;
-      fault(
-          stored, ErrorCode::kShapeMismatch,
-          fmt::format("has a whole of shape {} by the manifest, a weight with a whole of shape {} "
-                      "needs {} numbers",
-                      shape_text(whole), shape_text(weight), *needed));
+      draft_.fault(stored, ErrorCode::kShapeMismatch,
+                   "has a whole of shape {} by the manifest, a weight with a whole of shape {} "
+                   "needs {} numbers",
+                   shape_text(whole), shape_text(weight), *needed);
     });
   }
 
   /// The whole of which the weight is a slice, against the configs.
   void whole(const LogicalTensor& tensor, const StoredTensor& weight) {
-    const SliceRecord* slice = with_.slices.find(weight.name);
+    const SliceRecord* slice = slices_.find(weight.name);
     const SchemeId scheme = tensor.encoding.scheme;
     const Shape promised =
-        weight_shape(*tensor.rule, with_.config, tensor.layer, turns_stacks(scheme));
+        weight_shape(*tensor.rule, draft_.config, tensor.layer, turns_stacks(scheme));
     stack(tensor, weight, slice != nullptr ? slice->experts : std::vector<std::uint32_t>());
     if (slice == nullptr) {
       if (tensor.shape == promised) return;
-      fault(weight, ErrorCode::kShapeMismatch,
-            fmt::format("has shape {} and is whole by the manifest, by config.json the whole has "
-                        "{}",
-                        shape_text(tensor.shape), shape_text(promised)));
+      draft_.fault(weight, ErrorCode::kShapeMismatch,
+                   "has shape {} and is whole by the manifest, by config.json the whole has {}",
+                   shape_text(tensor.shape), shape_text(promised));
       return;
     }
     const Shape cut = decoded(weight, slice->whole, scheme);
     if (cut != promised) {
-      fault(weight, ErrorCode::kShapeMismatch,
-            fmt::format("is cut from a whole of shape {} by the manifest, by config.json it has {}",
-                        shape_text(cut), shape_text(promised)));
+      draft_.fault(weight, ErrorCode::kShapeMismatch,
+                   "is cut from a whole of shape {} by the manifest, by config.json it has {}",
+                   shape_text(cut), shape_text(promised));
       return;
     }
     if (!whole_config_) return;
@@ -217,10 +213,9 @@ class Matcher {
         weight_shape(*tensor.rule, *whole_config_, tensor.layer, turns_stacks(scheme));
     const Shape original = slice->original.empty() ? cut : decoded(weight, slice->original, scheme);
     if (original == before) return;
-    fault(
-        weight, ErrorCode::kShapeMismatch,
-        fmt::format("had shape {} before it was padded, by whole_config of the manifest it had {}",
-                    shape_text(original), shape_text(before)));
+    draft_.fault(weight, ErrorCode::kShapeMismatch,
+                 "had shape {} before it was padded, by whole_config of the manifest it had {}",
+                 shape_text(original), shape_text(before));
   }
 
   /// The experts of a stack are those that the rank holds; an empty list means all.
@@ -230,7 +225,7 @@ class Matcher {
     if (!is_expert_stack(role) || !tensor.layer) return;
     const std::vector<std::uint32_t>* held = rank_.experts_in(*tensor.layer);
     if (held == nullptr) return;
-    const std::uint64_t n_experts = with_.config.n_routed_experts;
+    const std::uint64_t n_experts = draft_.config.n_routed_experts;
     const auto n_held = static_cast<std::size_t>(
         std::lower_bound(held->begin(), held->end(), n_experts) - held->begin());
     const bool is_held = experts.empty()
@@ -238,18 +233,17 @@ class Matcher {
                              : std::equal(experts.begin(), experts.end(), held->begin(),
                                           held->begin() + static_cast<std::ptrdiff_t>(n_held));
     if (is_held) return;
-    fault(weight, ErrorCode::kMismatch,
-          fmt::format("is a stack of {} experts by its record, which are not the {} that rank {} "
-                      "holds in layer {}",
-                      experts.empty() ? n_experts : experts.size(), n_held, rank_.rank,
-                      *tensor.layer));
+    draft_.fault(weight, ErrorCode::kMismatch,
+                 "is a stack of {} experts by its record, which are not the {} that rank {} holds "
+                 "in layer {}",
+                 experts.empty() ? n_experts : experts.size(), n_held, rank_.rank, *tensor.layer);
   }
 
-  const SliceMatch& with_;
+  Draft& draft_;
+  const RankSlices& slices_;
   const RankRecord& rank_;
   RankHoldings holdings_;
   std::optional<ModelConfig> whole_config_;
-  ErrorList& faults_;
 };
 
 }  // namespace
@@ -270,31 +264,26 @@ RankSlices rank_slices(SlicingRecord slicing, std::span<const TensorRecord> reco
   return slices;
 }
 
-std::shared_ptr<const RankSlices> read_rank_slices(const std::filesystem::path& directory,
-                                                   const Manifest& manifest, ErrorList& faults) {
-  if (!manifest.slicing || !manifest.slicing->rank) return nullptr;
-  const std::filesystem::path path = directory / kRecordsName;
+void read_rank_slices(Draft& draft, const Manifest& manifest) {
+  if (!manifest.slicing || !manifest.slicing->rank) return;
+  RankSlices slices{.slicing = *manifest.slicing, .by_name = {}};
+  const std::filesystem::path path = draft.directory / kRecordsName;
   try {
-    return std::make_shared<const RankSlices>(
-        rank_slices(*manifest.slicing, read_tensor_records(path, manifest.records_hash)));
+    slices = rank_slices(*manifest.slicing, read_tensor_records(path, manifest.records_hash));
   } catch (Error& error) {
-    faults.add(error.in_file(path.string()));
+    draft.faults.add(error.in_file(path.string()));
   }
-  return std::make_shared<const RankSlices>(
-      RankSlices{.slicing = *manifest.slicing, .by_name = {}});
+  draft.slices = std::make_shared<const RankSlices>(std::move(slices));
 }
 
-void match_slices(const SliceMatch& with, std::span<const LogicalTensor> tensors,
-                  ErrorList& faults) {
-  if (!with.slices.has_records) return;
-  try {
-    Matcher matcher(with, faults);
+void match_slices(Draft& draft) {
+  if (draft.slices == nullptr || !draft.slices->has_records) return;
+  draft.attempt([&] {
+    SliceMatcher matcher(draft);
     // Any family but generic, which knows nothing of layers.
-    if (with.config.num_hidden_layers != 0) matcher.stages();
-    for (const LogicalTensor& tensor : tensors) matcher.tensor(tensor);
-  } catch (const Error& error) {
-    faults.add(error);
-  }
+    if (draft.config.num_hidden_layers != 0) matcher.stages();
+    for (const LogicalTensor& tensor : draft.tensors) matcher.tensor(tensor);
+  });
 }
 
 }  // namespace ingot::formats

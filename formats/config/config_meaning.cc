@@ -58,14 +58,14 @@ Json absent_rope(std::string_view key) {
   return row == nullptr || row->absent.empty() ? Json() : Json::parse(row->absent);
 }
 
-constexpr std::string_view kFull = "full_attention", kIndexed = "indexed_attention";
+constexpr std::string_view kFullAttention = "full_attention", kIndexed = "indexed_attention";
 
 // A kind of layers in the word that transformers 5 has for it; releases have others.
 Json kind_of_layer(const Json& type) {
   using Older = std::pair<std::string_view, std::string_view>;
-  constexpr std::array kOlder = {Older{"attention", kFull}, Older{"mamba", "linear_attention"},
-                                 Older{"deepseek_sparse_attention", kIndexed},
-                                 Older{"qwen_sparse_attention", kIndexed}};
+  constexpr std::array kOlder = {
+      Older{"attention", kFullAttention}, Older{"mamba", "linear_attention"},
+      Older{"deepseek_sparse_attention", kIndexed}, Older{"qwen_sparse_attention", kIndexed}};
   const auto older =
       std::ranges::find_if(kOlder, [&](const auto& one) { return type == one.first; });
   return older == kOlder.end() ? type : Json(older->second);
@@ -314,9 +314,9 @@ class ConfigMeaning::Reader {
     for (const Json& type : types) kinds.push_back(kind_of_layer(type));
     // Some classes call layers with an indexer full; a list that has both words means both.
     if (is_sparse && std::ranges::find(kinds, Json(kIndexed)) == kinds.end())
-      std::replace(kinds.begin(), kinds.end(), Json(kFull), Json(kIndexed));
+      std::replace(kinds.begin(), kinds.end(), Json(kFullAttention), Json(kIndexed));
     compare_steps(kinds);
-    const Json usual(is_sparse ? kIndexed : kFull);
+    const Json usual(is_sparse ? kIndexed : kFullAttention);
     const bool is_usual =
         std::all_of(kinds.begin(), kinds.end(), [&](const Json& kind) { return kind == usual; });
     if (is_usual && kinds.size() >= layers()) return;

@@ -14,7 +14,7 @@
 #include "formats/json/json.h"
 
 // AWQ and GPTQ, which are read and not written. Their weights are seen as compressed-tensors stores
-// them (formats/relaid/relaid_codes.h).
+// them (formats/checkpoint/repacked_codes.cc).
 
 namespace ingot::formats {
 namespace {

@@ -72,22 +72,12 @@ Checkpoint Sight::finish(std::shared_ptr<const Checkpoint> source, const Dialect
   std::ranges::stable_sort(order, {},
                            [&](std::uint32_t i) { return parts_[i].view.pieces.front().stored; });
   std::vector<std::uint32_t> place(parts_.size());
-  AssembledModel model{.directory = source->directory(),
-                       .file_names = std::nullopt,
-                       .config = source->config(),
-                       .config_text = source->config_text(),
-                       .description = source->description(),
-                       .dialect = &dialect,
-                       .side_files = source->side_files(),
-                       .stored = {},
-                       .remarks = source->remarks(),
-                       .bytes = nullptr,
-                       .index_frame = source->index_frame(),
-                       .slices = nullptr};
+  Draft draft = source->draft_of_view();
+  draft.dialect = &dialect;
   std::vector<View> views;
   for (const std::uint32_t i : order) {
     place[i] = static_cast<std::uint32_t>(views.size());
-    model.stored.push_back(std::move(parts_[i].tensor));
+    draft.stored.push_back(std::move(parts_[i].tensor));
     views.push_back(std::move(parts_[i].view));
   }
   for (LogicalTensor& tensor : tensors_) {
@@ -95,10 +85,9 @@ Checkpoint Sight::finish(std::shared_ptr<const Checkpoint> source, const Dialect
     tensor.encoding.stored.for_each([&](Part part, std::uint32_t i) { parts.set(part, place[i]); });
     tensor.encoding.stored = parts;
   }
-  model.tensors = std::move(tensors_);
-  const OpenOptions options{.family = std::string(source->family().spec)};
-  model.bytes = std::make_unique<ViewedBytes>(std::move(source), std::move(views));
-  return Checkpoint::assemble(std::move(model), options);
+  draft.tensors = std::move(tensors_);
+  draft.bytes = std::make_unique<ViewedBytes>(std::move(source), std::move(views));
+  return Checkpoint::view(std::move(draft));
 }
 
 }  // namespace ingot::formats

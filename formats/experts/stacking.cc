@@ -6,7 +6,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
-#include "formats/relaid/decoded_values.h"
+#include "formats/storage/encoding.h"
 
 namespace ingot::formats {
 namespace {

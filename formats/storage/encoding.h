@@ -156,9 +156,31 @@ struct Encoding {
   bool global_divides = false;
   /// Rows that share each scale of the files, for schemes with a scale per row, where there are
   /// fewer than rows. One number: all rows; several: one for each weight that is fused in this one.
-  /// The stored scale is seen once for each row (formats/relaid/decoded_values.h).
+  /// The stored scale is seen once for each row (decode_values(), formats/checkpoint/passes.h).
   std::vector<std::uint64_t> rows_of_scales = {};
 };
+
+/// True if a weight only appears to be plain F32, and the files hold codes with a scale that no
+/// scheme here writes (FP8 of other kinds than E4M3, codes of 8 bits with zero points or an order
+/// of columns). Its parts are those of the files.
+inline bool is_decoded(const Encoding& encoding) {
+  return encoding.scheme == SchemeId::kF32 && encoding.stored.has(Part::kScale);
+}
+/// True of those that are FP8: all that have neither zero points nor an order of columns.
+inline bool is_decoded_float8(const Encoding& encoding) {
+  return is_decoded(encoding) && !encoding.stored.has(Part::kZeroPoint) &&
+         !encoding.stored.has(Part::kGroupOrder);
+}
+/// True if codes only appear to be INT8, and are packed in the files, four to a word.
+inline bool is_packed_int8(const Encoding& encoding) {
+  return scheme_facts(encoding.scheme).code == CodeKind::kInt8 &&
+         encoding.stored.has(Part::kDimensions);
+}
+/// True if a weight only appears in its scheme, and is packed or coded otherwise in the files: it
+/// is converted, and never copied.
+inline bool is_seen_only(const Encoding& encoding) {
+  return is_decoded(encoding) || is_packed_int8(encoding);
+}
 
 /// Scales of a block-scaled matrix. Leading dimensions (stacked experts) each have their own grid.
 /// Weight [..., N, K]; scale [..., ceil(N/block_rows), ceil(K/block_cols)].

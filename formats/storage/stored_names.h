@@ -12,6 +12,11 @@
 
 namespace ingot::formats {
 
+/// `X` of `X.PART`.
+inline std::string_view module_stem(std::string_view name) {
+  return name.substr(0, std::min(name.rfind('.'), name.size()));
+}
+
 /// Stored tensors by name. Sorted rather than hashed: no input makes it slow, and memory is 20
 /// bytes per tensor.
 class StoredNames {

@@ -5,7 +5,11 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
 #include "formats/config/model_config.h"
 #include "formats/container/tensor.h"
 #include "formats/family/family.h"
@@ -39,6 +43,15 @@ struct SourceFile {
   std::uint64_t n_bytes = 0;
   std::uint64_t data_start = 0;
 };
+
+/// The error of a stored tensor, with the name of its file and its own.
+template <typename... Args>
+Error fault_of(std::span<const SourceFile> files, const StoredTensor& tensor, ErrorCode code,
+               fmt::format_string<Args...> format, Args&&... args) {
+  return Error(code, fmt::format(format, std::forward<Args>(args)...))
+      .in_file(files[tensor.file].name)
+      .in_tensor(tensor.name);
+}
 
 /// The source that convert, verify and inference read: a model as logical tensors over stored
 /// bytes.

@@ -19,8 +19,8 @@
 #include "formats/base/stop_scope.h"
 #include "formats/container/float8.h"
 #include "formats/places/window.h"
-#include "formats/relaid/decoded_values.h"
 #include "formats/storage/block_scales.h"
+#include "formats/storage/encoding.h"
 #include "inference/weights/held_bytes.h"
 
 namespace ingot::inference {

@@ -212,9 +212,9 @@ bool holds_deepseek_shards(const fs::path& directory) {
                      [](const std::string& name) { return parse_shard_name(name).has_value(); });
 }
 
-formats::AssembledModel join_deepseek_shards(const fs::path& directory, const Manifest* manifest,
-                                             const fs::path& config, bool compare_replicas,
-                                             const formats::OpenOptions& options) {
+formats::Draft join_deepseek_shards(const fs::path& directory, const Manifest* manifest,
+                                    const fs::path& config, bool compare_replicas,
+                                    const formats::OpenOptions& options) {
   const std::uint32_t n_shards = count_shards(directory, manifest);
   WholeConfig whole = hub_config(directory, manifest, config, options);
   SliceJoin join;
@@ -236,12 +236,12 @@ formats::AssembledModel join_deepseek_shards(const fs::path& directory, const Ma
                      });
   }
   faults.throw_if_any();
-  formats::AssembledModel model = joined_model(
-      directory, std::move(whole), &formats::default_dialect(formats::SchemeId::kFp8Block),
-      join.finish(), compare_replicas);
+  formats::Draft model = joined_model(directory, std::move(whole),
+                                      &formats::default_dialect(formats::SchemeId::kFp8Block),
+                                      join.finish(), compare_replicas);
   model.cuts_are_known = manifest != nullptr || n_shards == 1;
   if (manifest != nullptr && !manifest->index.empty()) {
-    model.index_frame = formats::parse_checkpoint_index(
+    model.index.frame = formats::parse_checkpoint_index(
                             manifest->index, (directory / formats::kManifestName).string())
                             .frame;
   }

@@ -17,10 +17,9 @@ bool holds_deepseek_shards(const std::filesystem::path& directory);
 /// shard. `config`: config.json of the hub, empty for that of the manifest or of the directory.
 /// Throws kNotFound for missing shards, and without a config, naming --config; kMismatch for shards
 /// of several numbers; kUnsupported for foreign scales that were cut inside a block.
-formats::AssembledModel join_deepseek_shards(const std::filesystem::path& directory,
-                                             const formats::Manifest* manifest,
-                                             const std::filesystem::path& config,
-                                             bool compare_replicas,
-                                             const formats::OpenOptions& options);
+formats::Draft join_deepseek_shards(const std::filesystem::path& directory,
+                                    const formats::Manifest* manifest,
+                                    const std::filesystem::path& config, bool compare_replicas,
+                                    const formats::OpenOptions& options);
 
 }  // namespace ingot::shard

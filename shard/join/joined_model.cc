@@ -39,12 +39,14 @@ WholeConfig whole_config(const std::filesystem::path& directory,
   return text ? parsed(std::move(*text), path) : WholeConfig{};
 }
 
-formats::AssembledModel joined_model(const std::filesystem::path& directory, WholeConfig config,
-                                     const formats::Dialect* dialect, JoinedModel joined,
-                                     bool compare_replicas,
-                                     const std::set<std::string>& own_folders) {
-  formats::AssembledModel model;
+formats::Draft joined_model(const std::filesystem::path& directory, WholeConfig config,
+                            const formats::Dialect* dialect, JoinedModel joined,
+                            bool compare_replicas, const std::set<std::string>& own_folders) {
+  formats::Draft model;
   model.directory = directory;
+  model.file_names = formats::list_file_names(directory);
+  // The join has looked for all that the model has.
+  model.has_index = true;
   model.config = std::move(config.config);
   model.config_text = std::move(config.text);
   model.dialect = dialect;

@@ -28,9 +28,8 @@ WholeConfig whole_config(const std::filesystem::path& directory,
 
 /// The model of `joined` slices of files below `directory`, with the description of the dialect
 /// (null: none) and the side files there, except those in `own_folders`.
-formats::AssembledModel joined_model(const std::filesystem::path& directory, WholeConfig config,
-                                     const formats::Dialect* dialect, JoinedModel joined,
-                                     bool compare_replicas,
-                                     const std::set<std::string>& own_folders = {});
+formats::Draft joined_model(const std::filesystem::path& directory, WholeConfig config,
+                            const formats::Dialect* dialect, JoinedModel joined,
+                            bool compare_replicas, const std::set<std::string>& own_folders = {});
 
 }  // namespace ingot::shard

@@ -188,8 +188,8 @@ std::vector<RankDirectory> find_ranks(const fs::path& directory, const Manifest*
   return ranks;
 }
 
-formats::AssembledModel join_ranks(std::vector<RankDirectory> ranks, bool compare_replicas,
-                                   const formats::OpenOptions& options) {
+formats::Draft join_ranks(std::vector<RankDirectory> ranks, bool compare_replicas,
+                          const formats::OpenOptions& options) {
   ErrorList faults;
   SliceJoin join;
   std::vector<std::vector<SliceFile>> own(ranks.size());
@@ -217,10 +217,10 @@ formats::AssembledModel join_ranks(std::vector<RankDirectory> ranks, bool compar
   JoinedModel joined = join.finish();
 
   const RankDirectory& first = ranks[0];
-  formats::AssembledModel model = joined_model(
+  formats::Draft model = joined_model(
       first.path, whole_config(first.path, &*first.manifest.slicing, options),
       formats::find_dialect(first.manifest.dialect), std::move(joined), compare_replicas);
-  model.index_frame = formats::read_index_frame(first.path);
+  model.index.frame = formats::read_index_frame(first.path);
   return model;
 }
 

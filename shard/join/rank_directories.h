@@ -27,7 +27,7 @@ std::vector<RankDirectory> find_ranks(const std::filesystem::path& directory,
                                       const formats::Manifest* top, std::size_t threads);
 
 /// The model that the ranks hold together; reads headers and records.
-formats::AssembledModel join_ranks(std::vector<RankDirectory> ranks, bool compare_replicas,
-                                   const formats::OpenOptions& options);
+formats::Draft join_ranks(std::vector<RankDirectory> ranks, bool compare_replicas,
+                          const formats::OpenOptions& options);
 
 }  // namespace ingot::shard

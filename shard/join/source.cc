@@ -2,8 +2,8 @@
 
 #include <optional>
 
+#include "formats/checkpoint/checkpoint.h"
 #include "formats/checkpoint/checkpoint_listing.h"
-#include "formats/checkpoint/single_file.h"
 #include "formats/family/families.h"
 #include "formats/files/hub_cache.h"
 #include "formats/records/layout.h"

@@ -26,9 +26,8 @@ std::set<std::string> folders_of(const Manifest& manifest) {
 
 }  // namespace
 
-formats::AssembledModel join_state_ranks(const fs::path& directory, const Manifest& manifest,
-                                         bool compare_replicas,
-                                         const formats::OpenOptions& options) {
+formats::Draft join_state_ranks(const fs::path& directory, const Manifest& manifest,
+                                bool compare_replicas, const formats::OpenOptions& options) {
   SliceJoin join;
   ErrorList faults;
   std::vector<SliceFile> files;
@@ -49,11 +48,11 @@ formats::AssembledModel join_state_ranks(const fs::path& directory, const Manife
       faults, manifest.constants());
   faults.throw_if_any();
   const formats::SlicingRecord* slicing = manifest.slicing ? &*manifest.slicing : nullptr;
-  formats::AssembledModel model = joined_model(
+  formats::Draft model = joined_model(
       directory, whole_config(directory, slicing, options), formats::find_dialect(manifest.dialect),
       join.finish(/*gives_dimensions=*/true), compare_replicas, folders_of(manifest));
   if (!manifest.index.empty()) {
-    model.index_frame = formats::parse_checkpoint_index(
+    model.index.frame = formats::parse_checkpoint_index(
                             manifest.index, (directory / formats::kManifestName).string())
                             .frame;
   }

@@ -11,7 +11,7 @@
 #include "convert/recipe/default_recipes.h"
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint.h"
-#include "formats/checkpoint/saved_width.h"
+#include "formats/checkpoint/stored_facts.h"
 #include "formats/container/safetensors.h"
 #include "shard/join/source.h"
 

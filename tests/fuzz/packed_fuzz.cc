@@ -95,8 +95,7 @@ bool accepts(std::span<const std::byte> input) {
   const auto file = input.subspan(1);
   try {
     auto header = formats::parse_safetensors_header(file, file.size(), "input");
-    formats::AssembledModel model;
-    model.file_names.emplace();
+    formats::Draft model;
     model.config = formats::parse_model_config(config, "config.json");
     model.config_text = config;
     model.stored = std::move(header.tensors);

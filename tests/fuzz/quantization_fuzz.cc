@@ -90,7 +90,7 @@ class Zeros final : public formats::StoredBytes {
 bool accepts(std::span<const std::byte> input) {
   const std::string_view text(reinterpret_cast<const char*>(input.data()), input.size());
   try {
-    formats::AssembledModel model;
+    formats::Draft model;
     model.file_names = {"config.json", "model.safetensors"};
     model.config = formats::parse_model_config(text, "config.json");
     model.config_text = text;

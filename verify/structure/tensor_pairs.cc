@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/parallel.h"
-#include "formats/checkpoint/cache_words.h"
+#include "formats/checkpoint/stored_facts.h"
 #include "formats/config/nested_config.h"
 #include "formats/family/cache_scales.h"
 #include "shard/join/joined.h"

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "formats/checkpoint/saved_width.h"
+#include "formats/checkpoint/stored_facts.h"
 #include "formats/family/roles.h"
 #include "formats/json/json.h"
 

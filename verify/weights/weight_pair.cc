@@ -12,7 +12,7 @@
 #include "formats/base/error.h"
 #include "formats/container/float8.h"
 #include "formats/modules/joined_module.h"
-#include "formats/relaid/decoded_values.h"
+#include "formats/storage/encoding.h"
 #include "quantize/rows.h"
 #include "verify/weights/element_run.h"
 

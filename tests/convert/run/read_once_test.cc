@@ -48,18 +48,11 @@ class CountedBytes final : public formats::StoredBytes {
 };
 
 Checkpoint counted(const Checkpoint& source, Counts& counts) {
-  return Checkpoint::assemble(
-      {.directory = source.directory(),
-       .config = source.config(),
-       .config_text = source.config_text(),
-       .description = source.description(),
-       .dialect = &source.dialect(),
-       .side_files = source.side_files(),
-       .stored = {source.stored().begin(), source.stored().end()},
-       .bytes = std::make_unique<CountedBytes>(source, counts),
-       .index_frame = source.index_frame(),
-       .tensors = std::vector(source.tensors().begin(), source.tensors().end())},
-      {.family = std::string(source.family().spec)});
+  formats::Draft draft = source.draft_of_view();
+  draft.stored.assign(source.stored().begin(), source.stored().end());
+  draft.tensors.assign(source.tensors().begin(), source.tensors().end());
+  draft.bytes = std::make_unique<CountedBytes>(source, counts);
+  return Checkpoint::view(std::move(draft));
 }
 
 struct Case {

@@ -43,11 +43,12 @@ class NumberedBytes final : public StoredBytes {
 };
 
 // The contents of a directory, as if they had been found elsewhere.
-AssembledModel found_in(const TinyCheckpoint& checkpoint, const TempDir& dir) {
+Draft found_in(const TinyCheckpoint& checkpoint, const TempDir& dir) {
   checkpoint.write(dir / "model");
   const Checkpoint opened = Checkpoint::open(dir / "model");
-  AssembledModel model;
+  Draft model;
   model.directory = dir.path();
+  model.has_index = true;
   model.config = opened.config();
   model.stored.assign(opened.stored().begin(), opened.stored().end());
   model.side_files = {{"tokenizer.json", 5}};
@@ -80,7 +81,7 @@ TEST_F(AssembledCheckpoint, UnderstandsItsTensorsAsADirectoryDoes) {
 }
 
 TEST_F(AssembledCheckpoint, ReadsFromTheBytesThatItWasGiven) {
-  AssembledModel model = found_in(tiny_deepseek_v3(), dir_);
+  Draft model = found_in(tiny_deepseek_v3(), dir_);
   auto* bytes = dynamic_cast<NumberedBytes*>(model.bytes.get());
   const Checkpoint checkpoint = Checkpoint::assemble(std::move(model));
   EXPECT_EQ(&checkpoint.bytes(), bytes);
@@ -107,7 +108,7 @@ TEST_F(AssembledCheckpoint, DirectoryIsWhole) {
 }
 
 TEST_F(AssembledCheckpoint, TakesTheDialectThatItIsGiven) {
-  AssembledModel model = found_in(tiny_deepseek_v3(), dir_);
+  Draft model = found_in(tiny_deepseek_v3(), dir_);
   model.dialect = find_dialect("modelslim");
   model.description = Json{{"model_quant_type", "W8A8"}};
   const Checkpoint checkpoint = Checkpoint::assemble(std::move(model));
@@ -116,19 +117,19 @@ TEST_F(AssembledCheckpoint, TakesTheDialectThatItIsGiven) {
 }
 
 TEST_F(AssembledCheckpoint, RefusesWhatADirectoryIsRefusedFor) {
-  AssembledModel twice = found_in(tiny_deepseek_v3(), dir_);
+  Draft twice = found_in(tiny_deepseek_v3(), dir_);
   twice.stored.push_back(twice.stored.front());
   expect_error(ErrorCode::kDuplicate, {twice.stored.front().name, "slices"},
                [&] { Checkpoint::assemble(std::move(twice)); });
 
-  AssembledModel misshapen = found_in(tiny_deepseek_v3(), dir_);
+  Draft misshapen = found_in(tiny_deepseek_v3(), dir_);
   for (StoredTensor& tensor : misshapen.stored) {
     if (tensor.name == kUpWeight) tensor.shape.front() *= 2;
   }
   expect_error(ErrorCode::kShapeMismatch, {kUpWeight},
                [&] { Checkpoint::assemble(std::move(misshapen)); });
 
-  AssembledModel unknown = found_in(tiny_deepseek_v3(), dir_);
+  Draft unknown = found_in(tiny_deepseek_v3(), dir_);
   unknown.stored.front().name = "model.surprise.weight";
   ErrorList faults;
   const Checkpoint collected = Checkpoint::assemble(std::move(unknown), {.faults = &faults});

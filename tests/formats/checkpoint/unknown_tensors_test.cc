@@ -1,5 +1,3 @@
-#include "formats/checkpoint/unknown_tensors.h"
-
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -7,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/checkpoint/promised_tensors.h"
 #include "formats/json/json.h"
 #include "tests/formats/checkpoint/hostile_checkpoint.h"
 #include "tests/support/expect_error.h"

@@ -1,8 +1,7 @@
-#include "formats/checkpoint/saved_width.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/checkpoint/stored_facts.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

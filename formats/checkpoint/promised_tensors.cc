@@ -1,33 +1,121 @@
-#include "formats/checkpoint/unknown_tensors.h"
+#include "formats/checkpoint/promised_tensors.h"
 
 #include <algorithm>
 #include <array>
+#include <deque>
+#include <iterator>
 #include <map>
+#include <optional>
+#include <set>
 #include <span>
+#include <string_view>
 #include <unordered_set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "formats/base/words.h"
-#include "formats/checkpoint/missing_tensors.h"
+#include "formats/checkpoint/part_names.h"
+#include "formats/checkpoint/passes.h"
 #include "formats/family/family_check.h"
-#include "formats/recognition/part_names.h"
+#include "formats/records/rank_holdings.h"
 #include "formats/text/spelling.h"
 
 namespace ingot::formats {
+namespace {
+
+constexpr RoleSet kIndexerOnly = {Role::kIndexerQ, Role::kIndexerK, Role::kIndexerKNorm,
+                                  Role::kIndexerWeights};
+
+// The tensors that are here, by name and by layer.
+struct Present {
+  std::unordered_set<std::string_view> names;  // names of weights, whatever their codes are called
+  std::deque<std::string> spelled;             // those of weights that were not understood
+  std::set<std::uint32_t> layers;              // layers with at least one tensor
+  std::set<std::uint32_t> stacked_layers;      // layers with experts in one tensor
+};
+
+Present list_present(const Checkpoint& checkpoint) {
+  Present present;
+  const auto stored = checkpoint.stored();
+  present.names.reserve(stored.size());
+  // Names by which rows know the weights that were understood, and the other parts of these
+  // weights.
+  std::vector<std::string_view> known(stored.size());
+  std::vector<bool> is_part(stored.size());
+  for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    present.names.insert(tensor.name);
+    if (!tensor.layer) continue;
+    known[tensor.encoding.stored.weight()] = tensor.name;
+    tensor.encoding.stored.for_each(
+        [&](Part part, std::uint32_t index) { is_part[index] = part != Part::kWeight; });
+    present.layers.insert(*tensor.layer);
+    if (tensor.rule != nullptr && tensor.rule->presence == Presence::kStacked)
+      present.stacked_layers.insert(*tensor.layer);
+  }
+  // A tensor that could not be understood (no scale, say) is still not missing.
+  const NameGrammar grammar(checkpoint.family(), checkpoint.config());
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    if (is_part[i]) continue;
+    std::string name = weight_name(stored[i]);
+    if (name == known[i]) continue;
+    const auto match = grammar.match(name);
+    present.names.insert(present.spelled.emplace_back(std::move(name)));
+    if (match && match->layer) present.layers.insert(*match->layer);
+  }
+  return present;
+}
+
+Gap gap_of(const ExpectedTensor& tensor, const ModelConfig& config, const Present& present) {
+  if (tensor.layer && *tensor.layer >= config.num_hidden_layers) {
+    return present.layers.contains(*tensor.layer) ? Gap::kMtpTensor : Gap::kMtpLayer;
+  }
+  if (kIndexerOnly.has(tensor.rule->role)) return Gap::kIndexer;
+  if (tensor.rule->role == Role::kRouterBias) return Gap::kCorrectionBias;
+  if (is_of_routed_expert(tensor.rule->role)) return Gap::kExpert;
+  return Gap::kOther;
+}
+
+}  // namespace
+
+MissingTensors::MissingTensors(const Checkpoint& checkpoint) {
+  // Without any weights the promises cannot be compared.
+  if (checkpoint.stored().empty()) return;
+  const ModelConfig& config = checkpoint.config();
+  const Present present = list_present(checkpoint);
+  uneven_ = uneven_experts(checkpoint.family(), config, checkpoint.stored());
+  std::optional<RankHoldings> holdings;
+  if (const SlicingRecord* slicing = checkpoint.slicing()) holdings.emplace(*slicing, config);
+  const auto visit = [&](const ExpectedTensor& tensor, bool stacked) {
+    if (holdings && holdings->of(*tensor.rule, tensor.layer, tensor.expert) != Holding::kPromised)
+      return;
+    const bool is_of_expert = is_of_routed_expert(tensor.rule->role);
+    if (is_of_expert && tensor.layer && uneven_.contains(*tensor.layer)) return;
+    const bool in_stacked_layer = tensor.layer && present.stacked_layers.contains(*tensor.layer);
+    const bool wanted = is_of_expert ? in_stacked_layer == stacked : !stacked;
+    if (!wanted || present.names.contains(tensor.name)) return;
+    if (checkpoint.may_have_lost(tensor.name)) return;
+    names_[gap_of(tensor, config, present)].push_back(tensor.name);
+  };
+  for (const bool stacked : {false, true}) {
+    if (stacked && present.stacked_layers.empty()) break;
+    for_each_expected(checkpoint.family(), config, stacked,
+                      [&](const ExpectedTensor& tensor) { visit(tensor, stacked); });
+  }
+}
+
+std::span<const std::string> MissingTensors::of(Gap gap) const {
+  const auto names = names_.find(gap);
+  return names == names_.end() ? std::span<const std::string>() : names->second;
+}
+
 namespace {
 
 constexpr std::size_t kShownUnknown = 20;
 constexpr std::size_t kShownMissing = 3;
 // A matrix with this part of the bytes is a weight that a conversion was meant for.
 constexpr std::uint64_t kDecisivePart = 100;
-
-bool is_allowed(const std::vector<Pattern>* patterns, const std::string& name) {
-  return patterns != nullptr && std::ranges::any_of(*patterns, [&](const Pattern& pattern) {
-           return pattern.matches(name);
-         });
-}
 
 std::uint64_t bytes_of(const Checkpoint& checkpoint, const LogicalTensor& tensor) {
   std::uint64_t n_bytes = 0;
@@ -228,18 +316,18 @@ std::vector<std::string> remarks_on(const Checkpoint& checkpoint,
   for (const auto& [pattern, kind] : kinds) {
     if (kind.is_zero_bias) {
       remarks.push_back(fmt::format(
-          "{}: {} {} of zeros that no row of family {} has: loaders leave {} out, and "
-          "conversions copy {}",
+          "{}: {} {} of zeros that no row of family {} has: loaders leave {} out, and conversions "
+          "copy {}",
           kind.n == 1 ? kind.first : pattern, kind.n, kind.n == 1 ? "bias" : "biases",
           checkpoint.family().name, kind.n == 1 ? "it" : "them", kind.n == 1 ? "it" : "them"));
       continue;
     }
-    remarks.push_back(fmt::format(
-        "{}: {} {} that no row of family {} has (role unknown, {}): conversions copy {}, and "
-        "loaders may refuse {}",
-        kind.n == 1 ? kind.first : pattern, kind.n, kind.n == 1 ? "tensor" : "tensors",
-        checkpoint.family().name, share_text(kind.n_bytes, all), kind.n == 1 ? "it" : "them",
-        kind.n == 1 ? "it" : "them"));
+    remarks.push_back(
+        fmt::format("{}: {} {} that no row of family {} has (role unknown, {}): conversions copy "
+                    "{}, and loaders may refuse {}",
+                    kind.n == 1 ? kind.first : pattern, kind.n, kind.n == 1 ? "tensor" : "tensors",
+                    checkpoint.family().name, share_text(kind.n_bytes, all),
+                    kind.n == 1 ? "it" : "them", kind.n == 1 ? "it" : "them"));
   }
   return remarks;
 }
@@ -278,29 +366,34 @@ std::vector<std::string> doubtful_lines(const Checkpoint& checkpoint,
 
 }  // namespace
 
-std::vector<std::string> judge_unknown(const Checkpoint& checkpoint,
-                                       const std::vector<Pattern>* allowed, bool cuts_are_known,
-                                       ErrorList& faults) {
+void judge_unknown(const Checkpoint& opened, Draft& draft) {
+  const std::vector<Pattern>* allowed = draft.options.allow_unknown;
   std::vector<const LogicalTensor*> unknown, taken;
-  for (const LogicalTensor& tensor : checkpoint.tensors()) {
-    if (tensor.is_unknown) (is_allowed(allowed, tensor.name) ? taken : unknown).push_back(&tensor);
+  for (const LogicalTensor& tensor : draft.tensors) {
+    if (tensor.is_unknown) (matches_any(allowed, tensor.name) ? taken : unknown).push_back(&tensor);
   }
+  std::optional<std::string> fault;
   if (!unknown.empty()) {
-    const std::string missing = missing_text(checkpoint);
+    const std::string missing = missing_text(opened);
     const std::vector<std::string> lines =
-        doubtful_lines(checkpoint, unknown, !missing.empty() || !cuts_are_known, taken);
+        doubtful_lines(opened, unknown, !missing.empty() || !draft.cuts_are_known, taken);
     if (!lines.empty()) {
-      faults.add(Error(
-          ErrorCode::kUnknownTensor,
-          fmt::format(
-              "{} tensor(s) that family {} does not have, and that may be misspelt{} "
-              "({}--family generic takes any name){}",
-              lines.size(), checkpoint.family().name, missing,
-              allowed != nullptr ? "--allow unknown-tensor=PATTERN copies them untouched, " : "",
-              lines_text(lines))));
+      fault = fmt::format(
+          "{} tensor(s) that family {} does not have, and that may be misspelt{} ({}--family "
+          "generic takes any name){}",
+          lines.size(), draft.family->name, missing,
+          allowed != nullptr ? "--allow unknown-tensor=PATTERN copies them untouched, " : "",
+          lines_text(lines));
     }
   }
-  return remarks_on(checkpoint, taken);
+  std::ranges::move(remarks_on(opened, taken), std::back_inserter(draft.remarks));
+  if (!fault) return;
+  Error error(ErrorCode::kUnknownTensor, std::move(*fault));
+  if (draft.options.unknown_as_generic) {
+    draft.remarks.push_back(error.message());
+  } else {
+    draft.faults.add(std::move(error));
+  }
 }
 
 void refuse_unknown_weights(const Checkpoint& checkpoint,
@@ -326,8 +419,8 @@ void refuse_unknown_weights(const Checkpoint& checkpoint,
     const bool is_one = kind.n == 1;
     faults.add(
         Error(ErrorCode::kUnknownTensor,
-              "no row of family {} has {}, and --to may be meant for {}: {} "
-              "(--rule 'NAME=SCHEME' decides about a tensor, --allow unknown-tensor={} copies {})",
+              "no row of family {} has {}, and --to may be meant for {}: {} (--rule 'NAME=SCHEME' "
+              "decides about a tensor, --allow unknown-tensor={} copies {})",
               checkpoint.family().name,
               is_one ? "it" : fmt::format("it and {} more of {}", kind.n - 1, pattern),
               is_one ? "it" : "them",

@@ -1,4 +1,4 @@
-#include "formats/recognition/part_names.h"
+#include "formats/checkpoint/part_names.h"
 
 #include <algorithm>
 #include <vector>

@@ -1,5 +1,3 @@
-#include "formats/relaid/relaid_codes.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -15,8 +13,8 @@
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/container/safetensors.h"
-#include "formats/relaid/decoded_values.h"
 #include "formats/storage/block_scales.h"
+#include "formats/storage/encoding.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -26,7 +24,7 @@
 namespace ingot::formats {
 namespace {
 
-TEST(RelaidCodes, PiecesAreThoseOfTheWhole) {
+TEST(RepackedCodes, PiecesAreThoseOfTheWhole) {
   std::mt19937 random(1);
   for (const char* name : {"families/qwen3_moe_awq", "families/qwen3_moe_gptq_asym_actorder",
                            "other_tools/float8", "other_tools/gptq_3bit_order",

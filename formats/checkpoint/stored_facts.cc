@@ -1,11 +1,14 @@
-#include "formats/checkpoint/stored_head.h"
+#include "formats/checkpoint/stored_facts.h"
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
+#include "formats/checkpoint/passes.h"
+#include "formats/config/config_meaning.h"
 #include "formats/config/keys.h"
 #include "formats/config/nested_config.h"
+#include "formats/family/cache_scales.h"
 #include "formats/family/usual_spellings.h"
 #include "formats/json/json.h"
 
@@ -90,11 +93,12 @@ void untie_head(const ModelConfig& config, Json& document) {
   if (config.tie_word_embeddings) text[kTied] = false;
 }
 
-std::string name_tied_table(const Family& family, const ModelConfig& config,
-                            std::vector<StoredTensor>& stored) {
+void name_tied_table(Draft& draft) {
+  const Family& family = *draft.family;
+  const ModelConfig& config = draft.config;
   const TensorRule* head = find_row(family, config, Role::kHead, std::nullopt);
   const TensorRule* table = find_row(family, config, Role::kEmbedding, std::nullopt);
-  if (!config.tie_word_embeddings || head == nullptr || table == nullptr) return {};
+  if (!config.tie_word_embeddings || head == nullptr || table == nullptr) return;
   const auto begin_of = [&](const TensorRule& rule) {
     const std::string name = row_name(family, config, rule, std::nullopt, std::nullopt);
     return std::string(module_name(name)) + ".";
@@ -102,13 +106,46 @@ std::string name_tied_table(const Family& family, const ModelConfig& config,
   const std::string of_head = begin_of(*head), of_table = begin_of(*table);
   const auto has = [&](const std::string& begin) {
     return std::ranges::any_of(
-        stored, [&](const StoredTensor& tensor) { return tensor.name.starts_with(begin); });
+        draft.stored, [&](const StoredTensor& tensor) { return tensor.name.starts_with(begin); });
   };
-  if (!has(of_head) || has(of_table)) return {};
-  for (StoredTensor& tensor : stored) {
+  if (!has(of_head) || has(of_table)) return;
+  draft.forget_names();
+  for (StoredTensor& tensor : draft.stored) {
     if (tensor.name.starts_with(of_head)) tensor.name.replace(0, of_head.size(), of_table);
   }
-  return of_head + "weight";
+  draft.table_called_head = of_head + "weight";
+}
+
+std::optional<SchemeId> narrower_dtype(const TensorSource& source) {
+  const std::string& dtype = source.config().dtype;
+  const std::optional<SchemeId> said = dtype == "bfloat16"  ? std::optional(SchemeId::kBf16)
+                                       : dtype == "float16" ? std::optional(SchemeId::kF16)
+                                                            : std::nullopt;
+  if (!said) return std::nullopt;
+  const bool is_wider = std::ranges::any_of(source.tensors(), [&](const LogicalTensor& tensor) {
+    return tensor.rule != nullptr && tensor.rule->fp8_by_default && is_saved_wider(tensor, *said);
+  });
+  return is_wider ? said : std::nullopt;
+}
+
+bool is_saved_wider(const LogicalTensor& tensor, SchemeId to) {
+  const SchemeFacts& from = scheme_facts(tensor.encoding.scheme);
+  if (from.quantized || from.id == SchemeId::kRaw || is_decoded(tensor.encoding) ||
+      tensor.rule == nullptr || is_cache_scale(tensor.rule) || role_of(tensor) == Role::kUnknown)
+    return false;
+  const std::uint64_t bits = scheme_facts(to).code_bits;
+  return from.code_bits > bits && dtype_bits(tensor.rule->synth_dtype) <= bits;
+}
+
+bool has_plain_only(const TensorSource& source) {
+  return std::ranges::none_of(source.tensors(), [](const LogicalTensor& tensor) {
+    return is_quantized(tensor) || is_decoded(tensor.encoding);
+  });
+}
+
+std::string cache_words(const Checkpoint& checkpoint) {
+  std::string words = cache_words(quantization_block(checkpoint.config()));
+  return words.empty() ? cache_words(checkpoint.description()) : words;
 }
 
 }  // namespace ingot::formats

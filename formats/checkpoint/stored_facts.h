@@ -8,11 +8,13 @@
 
 #include "formats/checkpoint/checkpoint.h"
 
+// Questions that several layers ask about an opened checkpoint.
+
+namespace ingot::formats {
+
 // `tie_word_embeddings` in a checkpoint that stores a head. vLLM and transformers 5 compute with a
 // head that is stored and differs from the embedding, whatever the config says; SGLang and
 // transformers 4 take the embedding.
-
-namespace ingot::formats {
 
 /// A stored head, and the embedding that config.json calls the head.
 struct TiedHead {
@@ -38,11 +40,22 @@ bool has_head_apart(const Checkpoint& source, const std::function<void()>& check
 /// of the document, or of one that it was made of.
 void untie_head(const ModelConfig& config, Json& document);
 
-/// Gives the head of a tied model, and the parts next to it, the embedding's name, under which
-/// loaders look for the table: some tools save it only as the head. Returns the name that the head
-/// had, or an empty one where the model is not tied, has an embedding or no head. `config` has its
-/// prefix.
-std::string name_tied_table(const Family& family, const ModelConfig& config,
-                            std::vector<StoredTensor>& stored);
+// Plain checkpoints, and those that training programs saved in more bits than config.json says.
+
+/// The plain scheme that `dtype` of config.json names, bf16 or f16, where linear weights are stored
+/// in more bits; else nullopt.
+std::optional<SchemeId> narrower_dtype(const TensorSource& source);
+
+/// True if a tensor is plain and has more bits than `to`, and in releases of its family it has not
+/// (TensorRule::synth_dtype: routers and their biases often have more bits). False for scales of
+/// caches, and for tensors that no row has.
+bool is_saved_wider(const LogicalTensor& tensor, SchemeId to);
+
+/// True if no tensor is quantized, in whatever form its codes are viewed.
+bool has_plain_only(const TensorSource& source);
+
+/// The words of a checkpoint's config.json or description file about a quantized cache of keys and
+/// values; empty if there are none.
+std::string cache_words(const Checkpoint& checkpoint);
 
 }  // namespace ingot::formats

@@ -1,5 +1,3 @@
-#include "formats/relaid/decoded_values.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,15 +6,13 @@
 #include <optional>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "formats/base/checked.h"
-#include "formats/base/error.h"
+#include "formats/checkpoint/passes.h"
 #include "formats/container/other_float8.h"
-#include "formats/relaid/forwarded_bytes.h"
-#include "formats/relaid/relaid_codes.h"
 #include "formats/storage/block_scales.h"
 #include "formats/storage/scale_shapes.h"
+
+// Codes that no scheme writes, seen as their values in F32, and scales as schemes have them.
 
 namespace ingot::formats {
 namespace {
@@ -140,12 +136,6 @@ class DecodedBytes final : public ForwardedBytes {
     return numbers;
   }
 
-  [[nodiscard]] Error fault(const Part8& part, ErrorCode code, std::string message) const {
-    return Error(code, std::move(message))
-        .in_file(files()[part.tensor.file].name)
-        .in_tensor(part.tensor.name);
-  }
-
   /// Rows of scales, widened.
   std::vector<float> scales_of(const CodedWeight& weight, std::uint64_t first,
                                std::uint64_t n) const {
@@ -158,10 +148,9 @@ class DecodedBytes final : public ForwardedBytes {
     const bool is_signed = weight.has_signed_scales();
     for (std::size_t i = 0; i < scales.size(); ++i) {
       if (std::isfinite(scales[i]) && (scales[i] > 0 || (is_signed && scales[i] < 0))) continue;
-      throw fault(
-          weight.scales, ErrorCode::kBadScale,
-          fmt::format("holds {} at {} (a scale must be finite and {}; fetch the file again)",
-                      scales[i], first * cols + i, is_signed ? "not zero" : "above zero"));
+      throw fault_of(files(), weight.scales.tensor, ErrorCode::kBadScale,
+                     "holds {} at {} (a scale must be finite and {}; fetch the file again)",
+                     scales[i], first * cols + i, is_signed ? "not zero" : "above zero");
     }
     return scales;
   }
@@ -197,9 +186,9 @@ class DecodedBytes final : public ForwardedBytes {
     const auto order = read_numbers<std::int32_t>(*weight.order, 0, weight.cols);
     for (std::uint64_t c = 0; c < weight.cols; ++c) {
       if (order[c] < 0 || std::cmp_greater_equal(order[c], weight.scale_cols())) {
-        throw fault(*weight.order, ErrorCode::kCorrupt,
-                    fmt::format("puts column {} into group {}, of {} (fetch the file again)", c,
-                                order[c], weight.scale_cols()));
+        throw fault_of(files(), weight.order->tensor, ErrorCode::kCorrupt,
+                       "puts column {} into group {}, of {} (fetch the file again)", c, order[c],
+                       weight.scale_cols());
       }
       groups[c] = static_cast<std::uint64_t>(order[c]);
     }
@@ -232,24 +221,11 @@ class DecodedBytes final : public ForwardedBytes {
 
 }  // namespace
 
-bool is_decoded(const Encoding& encoding) {
-  return encoding.scheme == SchemeId::kF32 && encoding.stored.has(Part::kScale);
-}
-
-bool is_decoded_float8(const Encoding& encoding) {
-  return is_decoded(encoding) && !encoding.stored.has(Part::kZeroPoint) &&
-         !encoding.stored.has(Part::kGroupOrder);
-}
-
-bool is_seen_only(const Encoding& encoding) {
-  return is_decoded(encoding) || is_packed_int8(encoding);
-}
-
-void decode_values(std::span<LogicalTensor> tensors, std::vector<StoredTensor>& stored,
-                   std::unique_ptr<StoredBytes>& bytes) {
+void decode_values(Draft& draft) {
+  std::vector<StoredTensor>& stored = draft.stored;
   std::map<std::uint32_t, CodedWeight> weights;
   std::map<std::uint32_t, SeenNumbers> numbers;
-  for (LogicalTensor& tensor : tensors) {
+  for (LogicalTensor& tensor : draft.tensors) {
     Encoding& encoding = tensor.encoding;
     if (!encoding.rows_of_scales.empty()) {
       const auto see_as = [&](Part part, Shape shape, std::vector<std::uint64_t> counts) {
@@ -286,7 +262,8 @@ void decode_values(std::span<LogicalTensor> tensors, std::vector<StoredTensor>& 
     codes.n_bytes = byte_count(DType::kF32, codes.shape).value();
   }
   if (weights.empty() && numbers.empty()) return;
-  bytes = std::make_unique<DecodedBytes>(std::move(bytes), std::move(weights), std::move(numbers));
+  draft.bytes = std::make_unique<DecodedBytes>(std::move(draft.bytes), std::move(weights),
+                                               std::move(numbers));
 }
 
 }  // namespace ingot::formats
