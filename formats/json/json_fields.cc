@@ -8,7 +8,7 @@
 
 #include "formats/base/error.h"
 #include "formats/json/json.h"
-#include "formats/json/python_words.h"
+#include "formats/json/json_form.h"
 
 namespace ingot::formats {
 namespace {
@@ -29,7 +29,9 @@ bool is_inner_path(std::string_view name) {
 constexpr std::uint64_t kAny32 = std::numeric_limits<std::uint32_t>::max();
 
 std::string described(const Json& value) {
-  if (value.is_number() || value.is_null()) return dump_with_words(value, -1);
+  if (value.is_number() || value.is_null())
+    return json_text(
+        value, {.indent = JsonForm::kOneLine, .is_spaced = false, .has_final_newline = false});
   return fmt::format("{} {}", value.is_structured() ? "an" : "a", value.type_name());
 }
 
