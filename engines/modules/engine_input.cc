@@ -38,11 +38,6 @@ std::string built_name(const LinearModule& module, const formats::ModelConfig& c
                                                      : std::string();
 }
 
-bool has_nameless_head(const formats::ModelConfig& config) {
-  return config.architecture == "Qwen2ForRewardModel" ||
-         config.architecture == "Qwen2ForProcessRewardModel";
-}
-
 std::optional<formats::InputMajorLayout> packed_of(const Checkpoint& checkpoint) {
   try {
     return formats::input_major_layout(checkpoint.config());
@@ -72,7 +67,7 @@ std::vector<LinearModule> find_modules(const Checkpoint& checkpoint, bool is_pac
     const std::string of_text = formats::text_model_name(tensor.name, config.text);
     module.is_class_head =
         tensor.rule != nullptr && tensor.rule == formats::class_head_rule(of_text, config);
-    module.is_nameless = module.is_class_head && has_nameless_head(config);
+    module.is_nameless = module.is_class_head && formats::has_nameless_head(config);
     formats::MtpNames names = formats::mtp_names(module.name, config.num_hidden_layers);
     if (has_block && names.head.empty()) names.head = std::move(names.block);
     module.mtp_name = std::move(names.head);

@@ -180,6 +180,7 @@ ListableNames::ListableNames(const Checkpoint& checkpoint, std::span<const Linea
     names_.insert(formats::stored_text_name(head, checkpoint.config().text));
   }
   for (const LinearModule& module : modules) {
+    if (module.is_nameless) names_.emplace();
     for (std::string& name :
          formats::mtp_names(module.name, checkpoint.config().num_hidden_layers).all())
       add(*module.tensor, std::move(name));

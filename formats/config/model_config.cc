@@ -172,6 +172,11 @@ ModelConfig config_of(const ConfigKeys& keys) {
 
 }  // namespace
 
+bool has_nameless_head(const ModelConfig& config) {
+  return config.architecture == "Qwen2ForRewardModel" ||
+         config.architecture == "Qwen2ForProcessRewardModel";
+}
+
 ModelHead head_of(const ModelConfig& config) {
   struct Ending {
     std::string_view text;

@@ -129,6 +129,8 @@ enum class ModelHead : std::uint8_t {
 /// Returns the head by the class that `architectures` names, as transformers and vLLM call classes;
 /// kTokens where it names none, or one that says nothing of it.
 ModelHead head_of(const ModelConfig& config);
+/// True if vLLM builds the layers of this head with an empty name (models/qwen2_rm.py:53).
+bool has_nameless_head(const ModelConfig& config);
 
 /// Returns the config with the rope of layers of a type (`full_attention`), where `rope_parameters`
 /// has an object for each type; else the config as given.

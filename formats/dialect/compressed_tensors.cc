@@ -140,6 +140,9 @@ bool has_experts(const WrittenGroups& written, std::uint32_t cls) {
 /// where it joins weights, and for kv_b_proj in FP8 or INT8, whatever that one's own group says.
 constexpr std::string_view kLinear = "Linear";
 
+/// The entry of the ignore list for heads that vLLM builds without a name.
+constexpr const char* kEmptyName = "re:^$";
+
 /// The class that gets this target, so that it takes in what no other group and no entry of the
 /// ignore list names; 0: none. In a mixture that of FP8 in blocks, unless kv_b_proj has 8 bits
 /// without blocks.
@@ -202,6 +205,7 @@ Json derived_block(const WrittenModel& model, WrittenGroups written) {
     const StorageRow* row = find_storage(kCompressedTensorsDialect, scheme);
     if (row->parts.front().suffix == kWeightSuffix) ignore_all_plain(model, ignored);
   }
+  if (has_nameless_head(model.source)) ignored.emplace_back(kEmptyName);
   return {{"quant_method", "compressed-tensors"},
           {"format", format},
           {"quantization_status", "compressed"},
@@ -263,6 +267,7 @@ Json compressed_block(const WrittenModel& whole) {
   plain.erase(std::remove_if(plain.begin(), plain.end(),
                              [&](const std::string& module) { return !source.group_of(module); }),
               plain.end());
+  if (has_nameless_head(model.source)) plain.emplace_back(kEmptyName);
   Json block = *kept;
   if (!plain.empty()) merge_into_list(block, kIgnore, plain);
   return block;
