@@ -1,11 +1,11 @@
 #include "convert/job/job_identity.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "check/stored_hashes.h"
 #include "convert/output/manifest_writer.h"
@@ -13,6 +13,7 @@
 #include "convert/output/version.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/json/json.h"
 #include "formats/json/members.h"
 #include "formats/records/manifest.h"
 
@@ -23,111 +24,72 @@ using formats::Json;
 
 namespace {
 
-// From the words of an option to its value, as given.
+// From the words of an option to its value, as given; empty where it is not given.
 using OptionTexts = std::map<std::string, std::string>;
 
 constexpr std::string_view kRecordRemedy =
     "it was changed, or is another version's: start again with --force";
 
-// Keys that are not the option's name with underscores.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kOptionNames = {
-    {{"shards", "max-shard-size"}, {"stages", "pp-layers"}}};
-
-std::string option_name(std::string_view key) {
-  for (const auto& [spelled, name] : kOptionNames) {
-    if (key == spelled) return fmt::format("--{}", name);
-  }
-  std::string name = fmt::format("--{}", key);
-  std::replace(name.begin(), name.end(), '_', '-');
-  return name;
-}
-
-// Empty for a value that means that the option is not given.
-std::string value_text(const Json& value) {
-  if (value.is_null() || value == "keep-files") return {};
-  return value.is_string() ? value.get<std::string>() : value.dump();
-}
-
-void add_options(const Json& object, OptionTexts& texts) {
-  for (const auto& [key, value] : object.items()) {
-    if (!key.ends_with("_filled")) texts[option_name(key)] = value_text(value);
-  }
-}
-
-std::string allow_text(const Json& allow) {
-  std::string text;
-  for (const auto& [kind, patterns] : allow.items()) {
-    for (const Json& pattern : patterns)
-      text += fmt::format("{}{}={}", text.empty() ? "" : " ", kind, pattern.get<std::string>());
-  }
-  return text;
-}
-
 // The options that an identity keeps, default rules apart: those follow from the others.
-OptionTexts options_of(const Json& identity) {
-  OptionTexts texts;
+OptionTexts said_options(const Json& identity) {
+  OptionTexts said;
+  const auto put = [&](std::string_view key, const Json& value) {
+    if (key.ends_with("_filled")) return;
+    if (key == "shards") key = "max-shard-size";
+    if (key == "stages") key = "pp-layers";
+    std::string name = fmt::format("--{}", key);
+    std::ranges::replace(name, '_', '-');
+    std::string& text = said[name];
+    if (value.is_null() || value == "keep-files") return;
+    if (!text.empty()) text += ' ';
+    text += value.is_string() ? value.get<std::string>() : value.dump();
+  };
   const Json& recipe = identity.at("recipe");
-  for (const char* key : {"to", "mtp"}) texts[option_name(key)] = value_text(recipe.at(key));
-  add_options(recipe.at("choices"), texts);
+  for (const char* key : {"to", "mtp"}) put(key, recipe.at(key));
+  for (const auto& [key, value] : recipe.at("choices").items()) put(key, value);
   for (const Json& rule : recipe.at("rules")) {
-    const auto origin = rule.at("origin").get<std::string>();
+    const std::string_view origin = rule.at("origin").get_ref<const std::string&>();
     if (!origin.starts_with("--")) continue;
-    std::string& text = texts[origin];
-    text += fmt::format("{}{}={}", text.empty() ? "" : " ", rule.at("match").get<std::string>(),
-                        rule.at("scheme").get<std::string>());
+    put(origin.substr(2), fmt::format("{}={}", rule.at("match").get<std::string>(),
+                                      rule.at("scheme").get<std::string>()));
   }
-  texts["--allow"] = allow_text(recipe.at("allow"));
-  for (const char* key : {"family", "shards", "align", "links"})
-    texts[option_name(key)] = value_text(identity.value(key, Json()));
-  texts["--family-file"] = identity.value("family_file", "");
-  if (const auto slicing = identity.find("slicing");
-      slicing != identity.end() && !slicing->is_null())
-    add_options(*slicing, texts);
-  return texts;
+  put("allow", {});
+  for (const auto& [kind, patterns] : recipe.at("allow").items()) {
+    for (const Json& pattern : patterns)
+      put("allow", fmt::format("{}={}", kind, pattern.get<std::string>()));
+  }
+  for (const char* key : {"family", "shards", "align", "links", "family_file"})
+    put(key, formats::json_member(identity, key));
+  for (const auto& [key, value] : formats::json_member(identity, "slicing").items())
+    put(key, value);
+  return said;
 }
 
-// True if an option's value identifies the content of a file, which means nothing to a reader.
-bool names_content(const std::string& option) {
-  return option == "--family-file" || option == "--activation-scales" || option == "--importance" ||
-         option == "--scales-from";
-}
-
-// Knowledge of the present options: the whole recipe (kWhole), or only the options that the command
-// gives, while the source decides the others (kAsGiven).
-enum class Now : std::uint8_t { kWhole, kAsGiven };
-
-// `--to int8 (now bf16), --mtp drop (now not given), --importance (what it names has changed)`, in
-// words.
-std::string differing_options(const Json& earlier, const Json& now, Now what = Now::kWhole) {
-  const OptionTexts before = options_of(earlier);
-  OptionTexts after = options_of(now);
-  // Rules are never left open.
-  if (what == Now::kAsGiven)
-    std::erase_if(after, [](const auto& option) { return option.second.empty(); });
+// `--to int8 (now bf16), --mtp drop (now not given), --importance (its files have changed)`.
+// `is_open`: options that the present command leaves out are decided by the source, but for rules.
+std::string differing_options(const Json& earlier, const Json& now, bool is_open = false) {
+  OptionTexts before = said_options(earlier), after = said_options(now);
+  if (is_open) std::erase_if(after, [](const auto& option) { return option.second.empty(); });
   for (const auto& [name, text] : before) {
-    if (what == Now::kWhole || name == "--rule") after.try_emplace(name);
+    if (!is_open || name == "--rule") after.try_emplace(name);
   }
   // Decided by --to where it is not given.
-  const auto to = [](const OptionTexts& texts) {
-    const auto found = texts.find("--to");
-    return found == texts.end() ? "" : found->second;
-  };
-  if (to(before) != to(after)) after.erase("--mtp");
-  std::string list;
-  for (const auto& [name, text] : after) {
-    const auto found = before.find(name);
-    const std::string was = found == before.end() ? "" : found->second;
-    if (was == text) continue;
-    const auto shown = [&name = name](const std::string& value) {
-      if (value.empty()) return std::string("not given");
-      return names_content(name) ? std::string("given") : value;
+  if (before["--to"] != (after.contains("--to") ? after["--to"] : "")) after.erase("--mtp");
+  std::vector<std::string> changes;
+  for (const auto& [name, is] : after) {
+    const std::string& was = before[name];
+    if (was == is) continue;
+    // The value identifies the content of a file, which means nothing to a reader.
+    const bool is_file = name == "--family-file" || name == "--activation-scales" ||
+                         name == "--importance" || name == "--scales-from";
+    const auto shown = [&](const std::string& value) {
+      return value.empty() ? "not given" : is_file ? "given" : value;
     };
-    if (!list.empty()) list += ", ";
-    list += names_content(name) && !was.empty() && !text.empty()
-                ? fmt::format("{} (its files have changed)", name)
-                : fmt::format("{} {} (now {})", name, shown(was), shown(text));
+    changes.push_back(is_file && !was.empty() && !is.empty()
+                          ? fmt::format("{} (its files have changed)", name)
+                          : fmt::format("{} {} (now {})", name, shown(was), shown(is)));
   }
-  return list;
+  return fmt::format("{}", fmt::join(changes, ", "));
 }
 
 // True if everything that was allowed is still allowed.
@@ -355,7 +317,7 @@ bool is_finished_of_deleted(const std::filesystem::path& source,
     const Json earlier = finished_identity(*manifest);
     Json now = said_identity(recipe, options);
     now["family"] = earlier.at("family");
-    if (const std::string list = differing_options(earlier, now, Now::kAsGiven); !list.empty())
+    if (const std::string list = differing_options(earlier, now, true); !list.empty())
       refuse("it was begun with other options: " + list);
     return true;
   });
