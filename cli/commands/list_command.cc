@@ -42,7 +42,7 @@ Json scheme_rows() {
     const quantize::Scheme* arithmetic = quantize::find_scheme(facts.id);
     return {{"name", facts.name},
             {"to", facts.to_word},
-            {"decodes", arithmetic != nullptr && arithmetic->decode != nullptr},
+            {"decodes", arithmetic != nullptr},
             {"encodes", arithmetic != nullptr && arithmetic->encode != nullptr},
             {"summary", facts.summary}};
   });

@@ -24,7 +24,7 @@ constexpr std::string_view kValueWidths =
     "num_attention_heads * v_head_dim, num_attention_heads * head_dim";
 constexpr std::string_view kSharedWidth = "shared_intermediate_size, moe_intermediate_size";
 constexpr std::string_view kExpertWidth = "moe_intermediate_size, intermediate_size";
-constexpr std::string_view kDense = "intermediate_size";
+constexpr std::string_view kDenseWidth = "intermediate_size";
 
 constexpr UsualRow linear(std::string_view out, std::string_view in, Cut cut = Cut::kReplicated,
                           Fuse fuse = Fuse::kNone) {
@@ -79,9 +79,9 @@ constexpr std::array kUsualRows = {
     RoleRow{Role::kSharedGate, linear(kSharedWidth, kHidden, Cut::kColumn, Fuse::kGateUp)},
     RoleRow{Role::kSharedUp, linear(kSharedWidth, kHidden, Cut::kColumn, Fuse::kGateUp)},
     RoleRow{Role::kSharedDown, linear(kHidden, kSharedWidth, Cut::kRow)},
-    RoleRow{Role::kDenseGate, linear(kDense, kHidden, Cut::kColumn, Fuse::kGateUp)},
-    RoleRow{Role::kDenseUp, linear(kDense, kHidden, Cut::kColumn, Fuse::kGateUp)},
-    RoleRow{Role::kDenseDown, linear(kHidden, kDense, Cut::kRow)},
+    RoleRow{Role::kDenseGate, linear(kDenseWidth, kHidden, Cut::kColumn, Fuse::kGateUp)},
+    RoleRow{Role::kDenseUp, linear(kDenseWidth, kHidden, Cut::kColumn, Fuse::kGateUp)},
+    RoleRow{Role::kDenseDown, linear(kHidden, kDenseWidth, Cut::kRow)},
 };
 
 }  // namespace
