@@ -73,20 +73,27 @@ FindOptions find_options(const CheckOptions& options) {
   return {.family = options.family, .threads = options.threads};
 }
 
-// A rule often finds a fault that the structure has found: the same code at the same tensor is said
-// once.
+// Adds findings of rules, each of which is told once: not where the structure has the same code at
+// the same tensor, nor where another directory breaks the same rule at it.
+void add_untold(std::vector<Finding> findings, CheckResult& result) {
+  std::set<std::pair<std::string_view, std::string>> told;
+  for (const Finding& finding : result.findings) {
+    if (!finding.rule.empty() || !finding.tensor.empty())
+      told.emplace(finding.rule.empty() ? error_code_name(finding.code) : finding.rule,
+                   finding.tensor);
+  }
+  for (Finding& finding : findings) {
+    if (!told.contains({finding.rule, finding.tensor}) &&
+        !told.contains({error_code_name(finding.code), finding.tensor}))
+      result.findings.push_back(std::move(finding));
+  }
+}
+
 void add_rule_findings(const Checkpoint& checkpoint, const RuleOptions& options,
                        CheckResult& result) {
-  std::set<std::pair<ErrorCode, std::string>> told;
-  for (const Finding& finding : result.findings) {
-    if (!finding.tensor.empty()) told.emplace(finding.code, finding.tensor);
-  }
   collect(result, "", [&] {
     LoaderRules rules(checkpoint, options);
-    for (Finding& finding : rules.run()) {
-      if (!told.contains({finding.code, finding.tensor}))
-        result.findings.push_back(std::move(finding));
-    }
+    add_untold(rules.run(), result);
     result.unread = rules.unread();
   });
 }
@@ -345,8 +352,6 @@ void judge_by_own_engine(const Checkpoint& model, const engines::EngineInput& in
 }
 
 void check_joined(const Opened& opened, const CheckOptions& options, CheckResult& result) {
-  std::set<std::pair<std::string_view, std::string>> told;
-  for (const Finding& finding : result.findings) told.emplace(finding.rule, finding.tensor);
   try {
     if (!opened.model) throw Error(opened.faults.back());
     const Checkpoint& model = *opened.model;
@@ -354,11 +359,11 @@ void check_joined(const Opened& opened, const CheckOptions& options, CheckResult
     const formats::Layout* layout =
         formats::find_layout(manifest ? manifest->layout : "deepseek-mp");
     LoaderRules rules(model, rule_options(options));
-    for (Finding& finding : rules.run()) {
-      if (layout != nullptr && !is_about_layout(*find_loader_rule(finding.rule), *layout)) continue;
-      if (!told.contains({finding.rule, finding.tensor}))
-        result.findings.push_back(std::move(finding));
-    }
+    std::vector<Finding> findings = rules.run();
+    std::erase_if(findings, [&](const Finding& finding) {
+      return layout != nullptr && !is_about_layout(*find_loader_rule(finding.rule), *layout);
+    });
+    add_untold(std::move(findings), result);
     // Ranks that cut experts; linears are cut by as many or more.
     const engines::Serving serving{.tensor_parallel =
                                        manifest && manifest->slicing ? manifest->slicing->etp : 1};
@@ -371,11 +376,9 @@ void check_joined(const Opened& opened, const CheckOptions& options, CheckResult
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kInterrupted) throw;
     Finding finding = finding_of(error);
-    const bool is_told =
-        std::any_of(result.findings.begin(), result.findings.end(), [&](const Finding& other) {
-          return other.code == finding.code && other.message == finding.message;
-        });
-    if (!is_told) result.findings.push_back(std::move(finding));
+    if (std::ranges::find(result.findings, finding.message, &Finding::message) ==
+        result.findings.end())
+      result.findings.push_back(std::move(finding));
   }
 }
 

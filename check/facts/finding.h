@@ -1,9 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "formats/base/error.h"
 
@@ -25,9 +30,35 @@ struct Finding {
   std::string_view rule;  ///< id of the loader rule; empty for structure and hashes
 };
 
+/// Findings of several tests, each of which is said once.
+class Findings {
+ public:
+  /// Paths in findings and messages become relative to `directory`; empty: they stay.
+  explicit Findings(const std::filesystem::path& directory = {});
+
+  /// Adds a finding. One of a kind that was added before is only counted: a fault of one tensor is
+  /// a fault of its sisters in every layer.
+  void add(Finding finding, std::optional<const void*> kind = std::nullopt);
+  /// `rule` must outlive the findings.
+  void tell(Severity severity, std::string_view rule, const Error& fact);
+  void error(std::string_view rule, const Error& fact) { tell(Severity::kError, rule, fact); }
+  void warning(std::string_view rule, const Error& fact) { tell(Severity::kWarning, rule, fact); }
+
+  /// Errors first, and those of a kind, which say how many more there are, behind the others;
+  /// otherwise in the order added. A finding that two places made, by one rule at one tensor in the
+  /// same words, comes once. Leaves this empty.
+  std::vector<Finding> take();
+
+ private:
+  std::string prefix_, name_;
+  std::vector<Finding> findings_;
+  std::vector<std::pair<Finding, std::size_t>> by_kind_;
+  std::map<const void*, std::size_t> places_;  // of kinds in by_kind_
+};
+
 /// How many of them are of this severity.
 std::uint64_t count_findings(std::span<const Finding> findings, Severity severity);
-/// The same fact as an error of the checkpoint's structure.
+/// Returns the fact as an error of the checkpoint's structure.
 Finding finding_of(const Error& error);
 /// A warning without a rule: something of `file`, which may be empty, is not as it was promised.
 Finding remark(std::string message, std::string_view file = {});

@@ -115,7 +115,7 @@ std::vector<Finding> LoaderRules::run(const LoaderRule& row) {
   const bool is_of_another = !row.dialect.empty() && row.dialect != dialect;
   if (is_of_another || row.except == dialect || (row.reads_values && options_.most_bytes == 0))
     return {};
-  RuleFindings findings;
+  Findings findings;
   run_row({row, checkpoint_, options_, facts(), findings});
   std::vector<Finding> found = findings.take();
   // A tensor that may be in a file that could not be read is not missing.

@@ -464,11 +464,11 @@ void one_scheme(const RuleInput& input) {
     if (first == nullptr) first = &tensor;
     if (tensor.encoding.scheme == first->encoding.scheme) continue;
     input.findings.add(
-        nullptr,
         input.violation_at(input.codes_of(tensor), kUnsupported,
                            fmt::format("is {}, '{}' is {}: loaders of {} read one scheme at a time",
                                        facts_of(tensor).name, first->name, facts_of(*first).name,
-                                       input.dialect().name)));
+                                       input.dialect().name)),
+        first);
   }
 }
 

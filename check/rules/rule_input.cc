@@ -30,20 +30,6 @@ const Vocabulary& RuleFacts::vocabulary() const {
   return *vocabulary_;
 }
 
-void RuleFindings::add(const TensorRule* kind, Finding finding) {
-  const auto [entry, is_new] = index_.try_emplace(kind, by_kind_.size());
-  if (is_new) by_kind_.emplace_back(std::move(finding), 0);
-  ++by_kind_[entry->second].second;
-}
-
-std::vector<Finding> RuleFindings::take() {
-  for (auto& [finding, count] : by_kind_) {
-    if (count > 1) finding.message += fmt::format(" (so do {} more of this kind)", count - 1);
-    single_.push_back(std::move(finding));
-  }
-  return std::move(single_);
-}
-
 const StoredTensor* RuleInput::part_of(const LogicalTensor& tensor, Part part) const {
   const formats::StoredParts& parts = tensor.encoding.stored;
   return parts.has(part) ? &checkpoint.stored()[parts[part]] : nullptr;

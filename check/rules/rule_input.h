@@ -92,29 +92,12 @@ class RuleFacts : public engines::EngineInput {
   mutable std::optional<Vocabulary> vocabulary_;
 };
 
-/// The findings of one rule. A fault of one tensor of a kind is a fault of its sisters in every
-/// layer, and is reported once.
-class RuleFindings {
- public:
-  void add(Finding finding) { single_.push_back(std::move(finding)); }
-  /// Findings with a null `kind` are never merged with others.
-  void add(const TensorRule* kind, Finding finding);
-  /// Those without a kind, then one per kind in the order in which kinds were first seen, which
-  /// says how many more there are.
-  std::vector<Finding> take();
-
- private:
-  std::vector<Finding> single_;
-  std::unordered_map<const TensorRule*, std::size_t> index_;
-  std::vector<std::pair<Finding, std::size_t>> by_kind_;
-};
-
 struct RuleInput {
   const LoaderRule& row;
   const Checkpoint& checkpoint;
   const RuleOptions& options;
   const RuleFacts& facts;
-  RuleFindings& findings;
+  Findings& findings;
 
   [[nodiscard]] const formats::Dialect& dialect() const { return checkpoint.dialect(); }
   [[nodiscard]] const formats::ModelConfig& config() const { return checkpoint.config(); }
@@ -196,8 +179,8 @@ struct RuleInput {
   template <typename... Args>
   void report_kind(const LogicalTensor& tensor, const StoredTensor& part, ErrorCode code,
                    fmt::format_string<Args...> text, Args&&... args) const {
-    findings.add(tensor.rule,
-                 violation_at(part, code, fmt::format(text, std::forward<Args>(args)...)));
+    findings.add(violation_at(part, code, fmt::format(text, std::forward<Args>(args)...)),
+                 tensor.rule);
   }
   /// A violation at a tensor of the files; `as` is another name for it.
   [[nodiscard]] Finding violation_at(const StoredTensor& tensor, ErrorCode code,

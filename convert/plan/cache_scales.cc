@@ -83,7 +83,7 @@ std::string_view module_told_of(std::string_view name, const ConvertedModules& c
 
 }  // namespace
 
-void settle_words_of_codes(Plan& plan, Refusals& refusals) {
+void settle_words_of_codes(Plan& plan, ErrorList& refusals) {
   ConvertedModules converted;
   std::size_t n_outputs = 0, n_inputs = 0;
   const formats::SourceActivations said(plan.source.config(), plan.source.dialect(),

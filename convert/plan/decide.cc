@@ -492,7 +492,7 @@ class Decider {
   const ReleasedTensors released_{recipe_.choices.scales_from.get()};
   std::map<SchemeId, bool> is_selected_;
   Narrowing narrowing_;
-  Refusals refusals_;
+  ErrorList refusals_;
 };
 
 }  // namespace

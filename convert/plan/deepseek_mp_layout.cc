@@ -38,7 +38,7 @@ bool has_deepseek_names(const Plan& plan, const PlannedTensor& planned) {
 // DeepSeek's inference code knows BF16 and FP8 blocks of 128 x 128.
 void require_shards_holdable(const Plan& plan) {
   const formats::Checkpoint& source = plan.source;
-  Refusals refusals;
+  ErrorList refusals;
   for (const PlannedTensor& planned : plan.tensors) {
     if (planned.action == Action::kDrop) continue;
     const LogicalTensor& tensor = plan.tensor_of(planned);

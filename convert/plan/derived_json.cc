@@ -313,7 +313,7 @@ std::vector<std::string> modules_left_plain(const Plan& plan) {
   return modules;
 }
 
-void require_sound_mtp(const Plan& plan, Refusals& refusals) {
+void require_sound_mtp(const Plan& plan, ErrorList& refusals) {
   if (plan.recipe.mtp == MtpPolicy::kDrop) return;
   const formats::Family& family = plan.source.family();
   const formats::ModelConfig& config = plan.source.config();

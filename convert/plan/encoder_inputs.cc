@@ -37,7 +37,7 @@ InputScale scale_of(const PlannedTensor& planned, const InputRange& range) {
 }
 
 // A quant_bias without the layer's own bias would compute another model.
-void refuse_biases(const Plan& plan, Refusals& refusals) {
+void refuse_biases(const Plan& plan, ErrorList& refusals) {
   std::set<std::string_view> names;
   for (const formats::LogicalTensor& tensor : plan.source.tensors()) {
     if (tensor.name.ends_with(".bias")) names.insert(tensor.name);
@@ -51,7 +51,8 @@ void refuse_biases(const Plan& plan, Refusals& refusals) {
 }
 
 // True if the file has the importance of a tensor's columns; another number of columns is refused.
-bool knows(const Importance& importance, const formats::LogicalTensor& tensor, Refusals& refusals) {
+bool knows(const Importance& importance, const formats::LogicalTensor& tensor,
+           ErrorList& refusals) {
   const std::string_view module = formats::module_name(tensor.name);
   const auto place = importance.find(module);
   if (!place || place->count == tensor.shape.back()) return place.has_value();
@@ -84,7 +85,7 @@ bool keeps_inputs(const formats::StorageRow& row, const formats::Checkpoint& sou
       });
 }
 
-void set_input_scales(Plan& plan, Refusals& refusals) {
+void set_input_scales(Plan& plan, ErrorList& refusals) {
   const Choices& choices = plan.recipe.choices;
   std::map<std::string, std::optional<InputRange>> ranges;
   const auto for_each_static = [&](const auto& visit) {
@@ -134,7 +135,7 @@ bool can_be_taken(const formats::Checkpoint& release, const LogicalTensor& tenso
 
 }  // namespace
 
-void set_released_scales(Plan& plan, const ReleasedTensors& released, Refusals& refusals) {
+void set_released_scales(Plan& plan, const ReleasedTensors& released, ErrorList& refusals) {
   if (plan.recipe.choices.scales_from == nullptr) return;
   const formats::Checkpoint& release = *plan.recipe.choices.scales_from;
   for (PlannedTensor& planned : plan.tensors) {
@@ -172,7 +173,7 @@ bool searches_scales(const Plan& plan, const PlannedTensor& planned) {
   return !is_repacked && can_search(*quantize::find_scheme(planned.to), plan.target.encode);
 }
 
-void set_importance(Plan& plan, Refusals& refusals) {
+void set_importance(Plan& plan, ErrorList& refusals) {
   const Choices& choices = plan.recipe.choices;
   if (choices.importance == nullptr) return;
   if (choices.search == quantize::ScaleSearch::kAmax) {
@@ -202,7 +203,7 @@ bool has_global(const PlannedTensor& planned) {
   return scheme != nullptr && scheme->global != nullptr;
 }
 
-void require_alike(const Plan& plan, const std::vector<std::uint32_t>& fused, Refusals& refusals) {
+void require_alike(const Plan& plan, const std::vector<std::uint32_t>& fused, ErrorList& refusals) {
   const PlannedTensor& first = plan.tensors[fused.front()];
   const std::string& first_name = plan.tensor_of(first).name;
   const auto is_quantized = [](const PlannedTensor& planned) {
@@ -228,7 +229,7 @@ void require_alike(const Plan& plan, const std::vector<std::uint32_t>& fused, Re
 
 }  // namespace
 
-void join_fused_tensors(Plan& plan, Refusals& refusals) {
+void join_fused_tensors(Plan& plan, ErrorList& refusals) {
   std::map<std::string, std::vector<std::uint32_t>> by_key;
   for (std::uint32_t i = 0; i < plan.tensors.size(); ++i) {
     if (plan.tensors[i].action == Action::kDrop) continue;

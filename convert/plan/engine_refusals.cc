@@ -9,7 +9,7 @@
 
 namespace ingot::convert {
 
-void refuse_what_no_engine_loads(const Plan& plan, Refusals& refusals) {
+void refuse_what_no_engine_loads(const Plan& plan, ErrorList& refusals) {
   const formats::Dialect& dialect = *plan.target.dialect;
   engines::EngineLimitsMet met(dialect);
   std::vector<engines::EngineWeight> weights;

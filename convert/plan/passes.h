@@ -145,24 +145,6 @@ PlannedFile& add_file(Plan& plan, std::string name);
 /// EP ranks that hold a tensor; empty: it is not an expert's, or every rank has all experts.
 std::vector<std::uint32_t> ep_ranks_of(const Plan& plan, const PlannedTensor& planned);
 
-/// Refusals of tensors, each told once for a tensor; those of one kind are adjacent.
-class Refusals {
- public:
-  void add(ErrorCode code, std::string fact, std::string_view tensor) {
-    if (!told_.emplace(fact, tensor).second) return;
-    Error error(code, std::move(fact));
-    error.in_tensor(tensor);
-    errors_.add(std::move(error));
-  }
-
-  /// Throws the added refusals.
-  void throw_if_any() const { errors_.throw_if_any(); }
-
- private:
-  std::set<std::pair<std::string, std::string>> told_;
-  ErrorList errors_;
-};
-
 /// Modules that the source's own block leaves plain, where the output's block is made of it;
 /// sorted.
 std::vector<std::string> modules_left_plain(const Plan& plan);
@@ -171,15 +153,15 @@ std::vector<std::string> modules_left_plain(const Plan& plan);
 /// of outputs, and of inputs that the source says are not quantized, are left out with a warning
 /// where the codes are not copied; tensors of unknown meaning next to such codes, and
 /// scales and ranges next to plain weights that are quantized, are refused.
-void settle_words_of_codes(Plan& plan, Refusals& refusals);
+void settle_words_of_codes(Plan& plan, ErrorList& refusals);
 
 /// Refuses MTP layers that config.json does not count, unless they are repaired, and those with
 /// another number of experts, unless they are left out.
-void require_sound_mtp(const Plan& plan, Refusals& refusals);
+void require_sound_mtp(const Plan& plan, ErrorList& refusals);
 
 /// Refuses weights in forms that every engine that is judged refuses. One engine that loads
 /// everything is enough: loader rules report the refusals of others.
-void refuse_what_no_engine_loads(const Plan& plan, Refusals& refusals);
+void refuse_what_no_engine_loads(const Plan& plan, ErrorList& refusals);
 
 // The steps of decide(), apart from the rules and the dialect.
 
@@ -208,17 +190,17 @@ class ReleasedTensors {
 /// Sets PlannedTensor::scales of the weights that take those of --scales-from. Refuses weights that
 /// the release lacks (kMissingTensor), has in another scheme, shape or block (kMismatch), or whose
 /// scales mean something else there (kUnsupported). Does nothing without --scales-from.
-void set_released_scales(Plan& plan, const ReleasedTensors& released, Refusals& refusals);
+void set_released_scales(Plan& plan, const ReleasedTensors& released, ErrorList& refusals);
 
 /// Joins the tensors that share a global scale into Plan::fused_sets: those that loaders fuse, and
 /// each other tensor of such a scheme by itself. Fused tensors must become one scheme, all of them
 /// by the same action where they share a scale; others are refused.
-void join_fused_tensors(Plan& plan, Refusals& refusals);
+void join_fused_tensors(Plan& plan, ErrorList& refusals);
 
 /// Sets PlannedTensor::input of every tensor whose storage row has static activations, from the
 /// ranges of the calibration or from --input-scale. Fused tensors see the same input and get the
 /// scale of their joint range. Modules without a range are refused, with the list.
-void set_input_scales(Plan& plan, Refusals& refusals);
+void set_input_scales(Plan& plan, ErrorList& refusals);
 
 /// True if --search chooses a tensor's scales.
 bool searches_scales(const Plan& plan, const PlannedTensor& planned);
@@ -227,6 +209,6 @@ bool searches_scales(const Plan& plan, const PlannedTensor& planned);
 /// them. Refuses statistics of another width (kShapeMismatch); a plan in which nothing is weighted,
 /// because no scales are searched (kInvalidArgument), or because the
 /// file knows none of them (kMissingTensor). Does nothing without --importance.
-void set_importance(Plan& plan, Refusals& refusals);
+void set_importance(Plan& plan, ErrorList& refusals);
 
 }  // namespace ingot::convert

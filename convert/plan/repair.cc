@@ -165,7 +165,7 @@ void refuse_missing_inputs(const Plan& plan, const formats::SourceActivations& s
     if (const auto* row = row_with(key, formats::Activations::kStatic))
       inputs.emplace(key, formats::find_part_row(*row, Part::kInputScale)->suffix.substr(1));
   });
-  Refusals refusals;
+  ErrorList refusals;
   for_each(false, [&](const LogicalTensor& tensor, const Key& key) {
     const auto input = inputs.find(key);
     if (input == inputs.end()) return;

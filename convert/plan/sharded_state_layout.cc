@@ -133,7 +133,7 @@ void refuse_options(const Plan& plan) {
 void make_plain(Plan& plan) {
   refuse_options(plan);
   leave_out_unbuilt(plan);
-  Refusals refusals;
+  ErrorList refusals;
   for (PlannedTensor& planned : plan.tensors) {
     const LogicalTensor& tensor = plan.tensor_of(planned);
     const auto place = place_of(plan, tensor.name);
@@ -209,7 +209,7 @@ using Held = std::map<std::string, std::pair<SchemeId, std::string_view>>;
 
 // Returns false, and adds a refusal, if the layout does not hold the tensor's scheme.
 bool require_tensor(const Plan& plan, const PlannedTensor& planned, Held& held,
-                    Refusals& refusals) {
+                    ErrorList& refusals) {
   const LogicalTensor& tensor = plan.tensor_of(planned);
   const auto refuse = [&](std::string fact) {
     refusals.add(ErrorCode::kUnsupported, std::move(fact), tensor.name);
@@ -236,7 +236,7 @@ bool require_tensor(const Plan& plan, const PlannedTensor& planned, Held& held,
 }
 
 // Scales have one dtype there, whatever the tool that wrote them chose.
-void require_parts(const Plan& plan, const PlannedTensor& planned, Refusals& refusals) {
+void require_parts(const Plan& plan, const PlannedTensor& planned, ErrorList& refusals) {
   if (planned.action != Action::kCopy && planned.action != Action::kRewrap) return;
   const LogicalTensor& tensor = plan.tensor_of(planned);
   const auto& stored = tensor.encoding.stored;
@@ -261,7 +261,7 @@ void require_parts(const Plan& plan, const PlannedTensor& planned, Refusals& ref
 void require_holdable(const Plan& plan) {
   require_draft(plan);
   require_indexers(plan);
-  Refusals refusals;
+  ErrorList refusals;
   Held held;
   for (const PlannedTensor& planned : plan.tensors) {
     if (planned.action == Action::kDrop) continue;

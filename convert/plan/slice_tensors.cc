@@ -60,7 +60,7 @@ bool has_spread_scales(const Plan& plan, const PlannedTensor& planned) {
          plan.source.stored()[scale].shape.size() > tensor.shape.size();
 }
 
-void become_bf16(const LogicalTensor& tensor, PlannedTensor& planned, Refusals& refusals) {
+void become_bf16(const LogicalTensor& tensor, PlannedTensor& planned, ErrorList& refusals) {
   const SchemeId from = tensor.encoding.scheme;
   const bool is_turned = tensor.stack != formats::StackOrder::kNone &&
                          formats::stack_order(*tensor.rule, false) != tensor.stack;
@@ -166,7 +166,7 @@ void slice_tensors(Plan& plan) {
 
   plan.alignments = shard::align_blocks(to_fit, source.config(), *plan.slicing);
   if (layout.require_fits != nullptr) layout.require_fits(plan);
-  Refusals refusals;
+  ErrorList refusals;
   for (std::size_t i = 0; i < items.size(); ++i) {
     PlannedTensor& planned = plan.tensors[items[i]];
     planned.alignment = plan.alignments.tensors[i];

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -74,10 +75,16 @@ class Error : public std::exception {
 /// An error from errno, mapped to kNotFound, kPermission, kNoSpace or kIo, with the system's words.
 Error system_error(int error_number, std::string_view what_failed, std::string_view file);
 
-/// Collects independent faults so that a user sees all of them at once, in the order added.
+/// Collects independent faults so that a user sees all of them at once, in the order added, each
+/// told once.
 class ErrorList {
  public:
-  void add(Error error) { errors_.push_back(std::move(error)); }
+  void add(Error error) {
+    if (told_.emplace(error.what()).second) errors_.push_back(std::move(error));
+  }
+  void add(ErrorCode code, std::string message, std::string_view tensor) {
+    add(Error(code, std::move(message)).in_tensor(tensor));
+  }
   [[nodiscard]] bool empty() const { return errors_.empty(); }
   [[nodiscard]] const std::vector<Error>& errors() const { return errors_; }
   /// Throws one Error with the first code and every message, one per line (at most `shown`, then a
@@ -86,6 +93,7 @@ class ErrorList {
 
  private:
   std::vector<Error> errors_;
+  std::set<std::string, std::less<>> told_;
 };
 
 [[noreturn]] void check_failed(const char* expression, const char* file, int line);

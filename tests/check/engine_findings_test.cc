@@ -10,6 +10,23 @@ using enum ErrorCode;
 
 namespace {
 
+TEST(Findings, ComeOnceErrorsFirstAndKindsCounted) {
+  Findings found("/models/out");
+  const auto at = [](std::string_view tensor) {
+    return violation(kMismatch, "", tensor, "differs");
+  };
+  found.warning("a", Error(kMismatch, "is odd").in_file("/models/out/config.json"));
+  for (const std::string_view tensor : {"1", "2", "3"}) found.add(at(tensor), &found);
+  for (const std::string_view tensor : {"x", "y", "x"}) found.add(at(tensor));
+  const std::vector<Finding> all = found.take();
+  ASSERT_EQ(all.size(), 4U);
+  EXPECT_EQ(all[0].tensor, "x");
+  EXPECT_EQ(all[1].tensor, "y");
+  EXPECT_EQ(all[2].message, "differs (so do 2 more of this kind)");
+  EXPECT_EQ(all[3].file, "config.json");
+  EXPECT_TRUE(found.take().empty());
+}
+
 TEST(EngineFindings, AreThoseOfTheEngine) {
   const auto finding = [](std::string_view rule) {
     Finding made = violation(kUnsupported, "", "", "x");

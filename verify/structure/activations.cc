@@ -27,7 +27,7 @@ struct Change {
 }  // namespace
 
 void compare_activations(const Checkpoint& source, const Checkpoint& output, const Wanted& wanted,
-                         StructureFindings& found) {
+                         check::Findings& found) {
   const formats::SourceActivations before = activations_of(source), after = activations_of(output);
   std::unordered_map<std::string_view, const LogicalTensor*> partners;
   for (const LogicalTensor& tensor : output.tensors()) partners.emplace(tensor.name, &tensor);

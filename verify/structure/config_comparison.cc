@@ -91,7 +91,7 @@ class ParameterComparison {
  public:
   using Severity = check::Severity;
   ParameterComparison(const Json& source, const Json& output, const OutputConfig& where,
-                      StructureFindings& found)
+                      check::Findings& found)
       : source_(source), output_(output), where_(where), found_(found) {}
 
   void meanings() {
@@ -163,7 +163,7 @@ class ParameterComparison {
   const Json& source_;
   const Json& output_;
   const OutputConfig& where_;
-  StructureFindings& found_;
+  check::Findings& found_;
   std::optional<ForwardPass> forward_;
   std::optional<std::size_t> layers_;  // of an output without MTP layers
   bool has_errors_ = false;
@@ -192,7 +192,7 @@ struct NumberFormats {
   const Checkpoint& source;
   const Checkpoint& output;
   const OutputConfig& config;
-  StructureFindings& found;
+  check::Findings& found;
 
   [[nodiscard]] Error fact(std::string message) const {
     return Error(ErrorCode::kMismatch, std::move(message)).in_file(config.file);
@@ -270,7 +270,7 @@ struct NumberFormats {
 }  // namespace
 
 void compare_model_parameters(const Json& source, const OutputConfig& output,
-                              StructureFindings& found) {
+                              check::Findings& found) {
   if (!source.is_object()) return;
   if (!output.config.is_object()) {
     found.error(kRule, Error(ErrorCode::kCorrupt, "is not a JSON object").in_file(output.file));
@@ -283,7 +283,7 @@ void compare_model_parameters(const Json& source, const OutputConfig& output,
 }
 
 void compare_number_formats(const Checkpoint& source, const Checkpoint& output,
-                            const OutputConfig& config, StructureFindings& found) {
+                            const OutputConfig& config, check::Findings& found) {
   if (!source.config().raw->is_object() || !config.config.is_object()) return;
   NumberFormats formats{.source = source, .output = output, .config = config, .found = found};
   formats.dtype();

@@ -100,7 +100,7 @@ float stored_scale(const Checkpoint& output, std::uint32_t index) {
 
 std::uint64_t compare_input_scales(const Checkpoint& output,
                                    const std::filesystem::path& statistics,
-                                   StructureFindings& found) {
+                                   check::Findings& found) {
   const std::map<std::string, Statistics> modules = read_statistics(statistics);
   std::map<std::string, Range> joint;
   for (const LogicalTensor& tensor : output.tensors()) {

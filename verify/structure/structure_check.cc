@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -117,7 +116,7 @@ class SourceSideFiles {
   // loader looks for are warnings. A model card that the conversion made differs; its manifest has
   // the hash. `label` is put before the names, e.g. `rank-00001-of-00004/`.
   void compare(const std::filesystem::path& directory, const std::string& label,
-               const std::optional<Manifest>& manifest, StructureFindings& found) {
+               const std::optional<Manifest>& manifest, check::Findings& found) {
     const bool has_own_card =
         manifest && std::ranges::find(manifest->side_files, kCard, &formats::ManifestFile::name) !=
                         manifest->side_files.end();
@@ -370,45 +369,11 @@ class StructureCheck {
   const StructureOptions& options_;
   bool may_untie_head_;
   std::vector<std::pair<std::string, Json>> configs_;  // of every directory that an engine opens
-  StructureFindings found_;
+  check::Findings found_;
   StructureReport report_;
 };
 
-void replace_all(std::string& text, const std::string& from, const std::string& to) {
-  for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at))
-    text.replace(at, from.size(), to);
-}
-
 }  // namespace
-
-StructureFindings::StructureFindings(const std::filesystem::path& directory)
-    : prefix_((directory / "").string()), name_(directory.string()) {}
-
-void StructureFindings::tell(Severity severity, std::string_view rule, const Error& fact) {
-  Finding finding = check::finding_of(fact);
-  finding.severity = severity;
-  finding.rule = rule;
-  add(std::move(finding));
-}
-
-void StructureFindings::add(Finding finding) {
-  for (std::string* text : {&finding.file, &finding.message}) replace_all(*text, prefix_, "");
-  if (finding.file == name_) finding.file.clear();
-  findings_.push_back(std::move(finding));
-}
-
-std::vector<Finding> StructureFindings::take() {
-  std::set<std::tuple<std::string_view, std::string, std::string>> told;
-  std::erase_if(findings_, [&](const Finding& finding) {
-    // Without a tensor, the file is its subject.
-    const std::string& subject = finding.tensor.empty() ? finding.file : finding.tensor;
-    return !told.emplace(finding.rule, subject, finding.message).second;
-  });
-  std::stable_sort(findings_.begin(), findings_.end(), [](const Finding& a, const Finding& b) {
-    return a.severity == Severity::kError && b.severity != Severity::kError;
-  });
-  return std::exchange(findings_, {});
-}
 
 std::uint64_t StructureReport::errors() const {
   return check::count_findings(findings, Severity::kError);

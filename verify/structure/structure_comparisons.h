@@ -18,32 +18,6 @@
 
 namespace ingot::verify {
 
-/// Findings of the tests of level `structure`, in their order.
-class StructureFindings {
- public:
-  /// Paths in findings and messages are relative to `directory`, which holds the output.
-  explicit StructureFindings(const std::filesystem::path& directory);
-
-  /// `rule` must outlive the findings.
-  void tell(check::Severity severity, std::string_view rule, const Error& fact);
-  void error(std::string_view rule, const Error& fact) {
-    tell(check::Severity::kError, rule, fact);
-  }
-  void warning(std::string_view rule, const Error& fact) {
-    tell(check::Severity::kWarning, rule, fact);
-  }
-  /// A finding of a loader rule, or without a rule.
-  void add(check::Finding finding);
-
-  /// Errors first, otherwise in the order added; a finding that two places made, by one rule at one
-  /// tensor in the same words, once. Leaves this empty.
-  std::vector<check::Finding> take();
-
- private:
-  std::string prefix_, name_;
-  std::vector<check::Finding> findings_;
-};
-
 /// Finds logical tensors of the source that the output lacks ("structure.missing"), has twice
 /// ("structure.twice") or in another shape ("structure.shape"), and those of the output that the
 /// source does not have ("structure.extra"). Returns how many were looked for.
@@ -53,7 +27,7 @@ class StructureFindings {
 /// is no finding where the output's manifest records the request (`--mtp drop`).
 std::uint64_t compare_tensors(const formats::Checkpoint& source, const formats::Checkpoint& output,
                               const std::optional<formats::Manifest>& manifest,
-                              StructureFindings& found);
+                              check::Findings& found);
 
 /// A config.json of the output, which must describe the same model.
 struct OutputConfig {
@@ -80,32 +54,31 @@ struct OutputConfig {
 /// error where the two mean another one, and no finding where the other side says the same in
 /// another key. A forward pass that is not the source's is an error in any case.
 void compare_model_parameters(const formats::Json& source, const OutputConfig& output,
-                              StructureFindings& found);
+                              check::Findings& found);
 
 /// Finds ("structure.config") statements of an output's config.json about number formats that
 /// neither the source makes nor the output's tensors show: a dtype, a quantized cache of keys and
 /// values, a `scale_fmt` that was lost.
 void compare_number_formats(const formats::Checkpoint& source, const formats::Checkpoint& output,
-                            const OutputConfig& config, StructureFindings& found);
+                            const OutputConfig& config, check::Findings& found);
 
 /// Finds ("structure.activations") weights that keep their scheme, but whose activations engines
 /// would quantize otherwise than in the source, though no option asks for it: an error; a warning
 /// between two dialects, and for outputs of `ingot repair`.
 void compare_activations(const formats::Checkpoint& source, const formats::Checkpoint& output,
-                         const Wanted& wanted, StructureFindings& found);
+                         const Wanted& wanted, check::Findings& found);
 
 /// Finds ("structure.input-scale") static scales of activations in the output that are not those
 /// which a file of activation statistics (docs/formats.md) gives: of the range that weights have
 /// together which loaders fuse, symmetric, or Ascend's asymmetric one. A module that the file does
 /// not have is a warning. Returns how many were compared. Throws kCorrupt, kIo for the file.
 std::uint64_t compare_input_scales(const formats::Checkpoint& output,
-                                   const std::filesystem::path& statistics,
-                                   StructureFindings& found);
+                                   const std::filesystem::path& statistics, check::Findings& found);
 
 /// Reads every tensor of which slices hold bytes more than once, and finds those whose replicas
 /// differ ("structure.replica"). `output` was opened with shard::SourceOptions::compare_replicas; a
 /// checkpoint that is not joined from slices is not read. kInterrupted when stopped.
 void compare_replicas(const formats::Checkpoint& output, std::size_t threads,
-                      const std::function<bool()>& stop_requested, StructureFindings& found);
+                      const std::function<bool()>& stop_requested, check::Findings& found);
 
 }  // namespace ingot::verify

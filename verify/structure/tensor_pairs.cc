@@ -34,7 +34,7 @@ bool holds_mtp(const Checkpoint& model) {
 
 class Pairing {
  public:
-  Pairing(const Checkpoint& source, const Checkpoint& output, StructureFindings& found)
+  Pairing(const Checkpoint& source, const Checkpoint& output, check::Findings& found)
       : source_(source), output_(output), found_(found) {
     for (const LogicalTensor& tensor : output.tensors()) {
       if (by_name_.emplace(tensor.name, &tensor).second) continue;
@@ -112,7 +112,7 @@ class Pairing {
 
   const Checkpoint& source_;
   const Checkpoint& output_;
-  StructureFindings& found_;
+  check::Findings& found_;
   std::unordered_map<std::string_view, const LogicalTensor*> by_name_;  // without a partner yet
   bool lacks_mtp_ = false;
   // The source's cache is quantized by its config, the output's is not: its scales mean nothing.
@@ -147,14 +147,14 @@ std::optional<Error> read_through(const Checkpoint& output, std::uint32_t stored
 
 std::uint64_t compare_tensors(const Checkpoint& source, const Checkpoint& output,
                               const std::optional<formats::Manifest>& manifest,
-                              StructureFindings& found) {
+                              check::Findings& found) {
   Pairing pairing(source, output, found);
   pairing.mtp(manifest);
   return pairing.tensors();
 }
 
 void compare_replicas(const Checkpoint& output, std::size_t threads,
-                      const std::function<bool()>& stop_requested, StructureFindings& found) {
+                      const std::function<bool()>& stop_requested, check::Findings& found) {
   const auto* joined = dynamic_cast<const shard::JoinedBytes*>(&output.bytes());
   if (joined == nullptr) return;
   std::vector<std::uint32_t> replicated;

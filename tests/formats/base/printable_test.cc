@@ -86,6 +86,7 @@ TEST(Error, ListsKeepTheirLines) {
   ErrorList faults;
   faults.add(Error(ErrorCode::kCorrupt, "first\n\033"));
   faults.add(Error(ErrorCode::kCorrupt, "second"));
+  faults.add(Error(ErrorCode::kCorrupt, "first\n\033"));  // told already
   try {
     faults.throw_if_any();
     FAIL() << "nothing was thrown";

@@ -51,7 +51,7 @@ std::optional<inference::ModelSpec> spec_of(const Json& source, const Json& conf
 
 std::vector<std::string> found(const Json& source, const Json& output,
                                std::optional<Severity> severity = {}) {
-  StructureFindings findings("nowhere");
+  check::Findings findings("nowhere");
   compare_model_parameters(
       source, {.config = output, .file = "config.json", .family = &family_of(source)}, findings);
   std::vector<std::string> messages;

@@ -333,7 +333,7 @@ Json saved_config(const std::string& name) {
 }
 
 std::vector<std::string> errors(const Json& source, const Json& output) {
-  StructureFindings found("nowhere");
+  check::Findings found("nowhere");
   compare_model_parameters(source, {.config = output, .file = "config.json"}, found);
   std::vector<std::string> messages;
   for (const Finding& finding : found.take()) {
