@@ -12,21 +12,21 @@
 namespace ingot::check {
 
 struct CheckOptions {
-  std::string family = {};  ///< as OpenOptions::family
+  std::string family = {};  ///< family, as OpenOptions::family
   bool deep = false;        ///< read every FP8 weight for NaN codes
-  bool hashes = true;       ///< where there is a manifest next to the weights, hash every tensor
+  bool hashes = true;       ///< true: every tensor is hashed where a manifest is with the weights
   std::uint64_t most_bytes = UINT64_MAX;  ///< see RuleOptions::most_bytes
-  bool manifest = true;  ///< without it the files are checked as those of another program
+  bool manifest = true;  ///< false: the files are checked as those of another program
   std::size_t threads = 1;
-  std::uint64_t tensor_parallel = 1;  ///< as RuleOptions::tensor_parallel
-  HashLedger* ledger = nullptr;       ///< of hashes that are shared with other runs, or null
+  std::uint64_t tensor_parallel = 1;  ///< ranks, as RuleOptions::tensor_parallel
+  HashLedger* ledger = nullptr;       ///< hashes that are shared with other runs, or null
   /// Asked at every piece of weights that is read; true: kInterrupted is thrown.
   std::function<bool()> stop_requested = {};
 };
 
 struct CheckResult {
-  std::vector<Finding>
-      findings;  ///< in stable order: structure, then loader rules in table order, then hashes
+  /// Findings of the structure, then of loader rules in table order, then of hashes.
+  std::vector<Finding> findings;
   std::uint64_t n_files = 0, n_tensors = 0, n_bytes = 0, n_hashed = 0;
   Unread unread;  ///< scales that are larger than CheckOptions::most_bytes
   bool has_manifest = false;
@@ -48,7 +48,7 @@ struct CheckResult {
 /// too; where its layout has files of all ranks side by side, only sizes and hashes.
 CheckResult check_checkpoint(const std::filesystem::path& directory, const CheckOptions& options);
 
-/// Whether `source` is the checkpoint that `converted` was made from, by the per-tensor source
+/// Checks that `source` is the checkpoint that `converted` was made from, by the per-tensor source
 /// hashes in the latter's manifest. One finding per tensor that differs or is missing.
 CheckResult check_is_source_of(const std::filesystem::path& source,
                                const std::filesystem::path& converted,

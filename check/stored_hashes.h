@@ -31,13 +31,13 @@ struct StoredWeights {
   const formats::StoredBytes& bytes;
 };
 
-/// Which of the work that takes long a run does that shares it with others: a run of the items, by
+/// The share of a run in work that takes long and that several runs share: consecutive items, by
 /// bytes. Every run takes the same items in the same order.
 struct WorkShare {
-  std::uint32_t index = 0;  ///< from 0
+  std::uint32_t index = 0;  ///< number of the run, from 0
   std::uint32_t n = 1;      ///< runs in all
 
-  /// Whether an item that begins `before` bytes after the first of items of `total` bytes is its.
+  /// True if it has the item that begins `before` bytes after the first of items of `total` bytes.
   [[nodiscard]] bool has(std::uint64_t before, std::uint64_t total) const;
 };
 
@@ -61,7 +61,7 @@ Hash128 hash_file(const std::filesystem::path& path, const HashingOptions& optio
 /// its order. Throws nothing but kInterrupted.
 std::vector<HashedTensor> hash_stored(const StoredWeights& weights, const HashingOptions& options);
 
-/// The same over several directories: files that they share by hard links are read once. From one
+/// Hashes of several directories: files that they share by hard links are read once. From one
 /// thread.
 class LinkedHashes {
  public:

@@ -25,7 +25,7 @@ void widen(DType dtype, std::span<const std::byte> bytes, std::vector<float>& va
   formats::widen_scales(dtype, bytes, std::nullopt, values);
 }
 
-// Whether the numbers of a stored tensor can be read as scales: a dtype that widen_scales knows
+// True if the numbers of a stored tensor can be read as scales: a dtype that widen_scales knows
 // (I64 too: Ascend's F32 bits), and data that are here.
 bool can_read_scales(const Checkpoint& checkpoint, const StoredTensor& tensor) {
   switch (tensor.dtype) {

@@ -15,8 +15,8 @@
 namespace ingot::check {
 
 struct OddValues {
-  std::uint64_t n = 0;      ///< how many
-  std::uint64_t total = 0;  ///< of how many
+  std::uint64_t n = 0;      ///< odd elements
+  std::uint64_t total = 0;  ///< all elements
   std::uint64_t first = 0;  ///< element of the first
   float value = 0;          ///< the first
 };
@@ -37,8 +37,8 @@ std::vector<std::pair<const formats::StoredTensor*, OddValues>> find_odd(
     const OddSearch& search, std::span<const formats::StoredTensor* const> tensors,
     const Look& look);
 
-/// The same for scales for which `is_odd` holds; those that cannot be read as scales are left out:
-/// by their dtype, or because their data are not here.
+/// Finds scales for which `is_odd` holds. Tensors that cannot be read as scales, by their dtype or
+/// because their data are not here, are left out.
 std::vector<std::pair<const formats::StoredTensor*, OddValues>> find_odd_scales(
     const OddSearch& search, std::span<const formats::StoredTensor* const> scales,
     bool (*is_odd)(float));

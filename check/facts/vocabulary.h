@@ -11,7 +11,7 @@ namespace ingot::check {
 
 /// The facts about tokenizer.json that need no tree of its 100,000 entries.
 struct Vocabulary {
-  std::optional<Error> fault;  ///< why it cannot be read
+  std::optional<Error> fault;  ///< reason why it cannot be read
   bool has_model = false, has_entries = false;
   std::vector<std::uint64_t> added_ids;  ///< ids in `added_tokens`
 };

@@ -112,7 +112,7 @@ void cache_scale_values(const RuleInput& input) {
   }
 }
 
-/// Whether a config that lists layers with a quantized cache has this one.
+/// True if a config that lists layers with a quantized cache has this one.
 bool is_listed(const RuleInput& input, std::uint32_t layer) {
   const auto has = [&](const Json& object) {
     const Json& layers = json_member(object, "kv_cache_quantized_layers");

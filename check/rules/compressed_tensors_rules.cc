@@ -78,7 +78,7 @@ std::string chosen_group_fault(const ConfigGroup& group, const LogicalTensor& te
   return {};
 }
 
-/// Whether a group is of integers of 8 bits that are packed, which are seen as INT8
+/// True if a group is of integers of 8 bits that are packed, which are seen as INT8
 /// (is_packed_int8()).
 bool is_of_packed_bytes(const ConfigGroup& group) {
   const Json& weights = json_member(*group.json, "weights");

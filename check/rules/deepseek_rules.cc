@@ -33,7 +33,7 @@ bool has_codes(const RuleInput& input) {
   });
 }
 
-/// Whether the config promises weights of the row's kind.
+/// True if the config promises weights of the row's kind.
 bool claims(const RuleInput& input) {
   const std::string_view method = is_int8(input) ? "blockwise_int8" : "fp8";
   return input.said() != nullptr && input.said()->quant_method.find(method) != std::string::npos;

@@ -53,10 +53,10 @@ using RuleTest = std::variant<void (*)(const RuleInput&),
 /// One test that a loader makes, as a row.
 struct LoaderRule {
   std::string_view name;     ///< stable id, e.g. "fp8.scale-shape"
-  std::string_view dialect;  ///< of the checkpoints that it is about; empty: of any
+  std::string_view dialect;  ///< dialect of the checkpoints that it is about; empty: any
   std::string_view loaders;  ///< who refuses: "all", "vLLM", "vLLM, SGLang"
   Severity severity{};
-  std::string_view rule;  ///< what must hold, one line
+  std::string_view rule;  ///< condition that must hold, one line
   RuleTest test;
   /// The schemes of weights that the row is about; null: any.
   bool (*schemes)(const formats::SchemeFacts& scheme) = nullptr;
@@ -66,7 +66,7 @@ struct LoaderRule {
   /// Its findings are refusals of some engine that another may not share: `--allow engine-refuses`
   /// accepts it.
   bool is_allowable = false;
-  std::optional<engines::Engine> engine = std::nullopt;  ///< that such a test is about
+  std::optional<engines::Engine> engine = std::nullopt;  ///< engine that such a test is about
   std::string_view except = {};  ///< a dialect whose own rows say this; empty: none
   /// The option of an engine with which it takes a checkpoint that breaks the rule; null: none.
   std::string_view engines::EngineRow::*option = nullptr;
@@ -80,14 +80,14 @@ const LoaderRule* find_loader_rule(std::string_view name);
 /// A finding as documents have it: its code, file and tensor (null where it has none), message, its
 /// rule, and who refuses it by a loader rule.
 formats::Json fault_json(const Finding& finding);
-/// Those of a severity, at most so many.
+/// The findings of a severity, at most so many.
 formats::Json faults_json(std::span<const Finding> findings, Severity severity,
                           std::size_t most = SIZE_MAX);
 /// Remarks about a file or directory (empty: none) as such warnings.
 formats::Json remarks_json(const std::vector<std::string>& remarks, std::string_view file = {});
 
-/// Whether a row says something of a layout. Slices are loaded by no engine but the one whose own
-/// their layout is, so what engines make of the whole is nothing to them.
+/// True if a row says something of a layout. Slices are loaded by no engine but the one whose own
+/// their layout is, so rows about other engines do not.
 bool is_about_layout(const LoaderRule& rule, const formats::Layout& layout);
 
 class RuleFacts;
@@ -108,7 +108,7 @@ class LoaderRules {
 
   /// The findings of every row for the checkpoint's dialect or for any, in table order.
   std::vector<Finding> run();
-  /// Those of one row.
+  /// The findings of one row.
   std::vector<Finding> run(const LoaderRule& row);
   /// The part of the checkpoint that engines see.
   const engines::EngineInput& engine_input();

@@ -33,7 +33,7 @@ bool has_config(const Checkpoint& checkpoint) {
   return checkpoint.config().quantization || checkpoint.description().is_object();
 }
 
-/// Whether rows of the dialect describe this quantized weight; packed codes have no row. Without
+/// True if rows of the dialect describe this quantized weight; packed codes have no row. Without
 /// config or description the dialect is a guess, which quantized.config-present reports.
 bool is_judged(const RuleInput& input, const LogicalTensor& tensor) {
   return has_config(input.checkpoint) && is_quantized(tensor) && !has_native_names(input, tensor) &&
@@ -134,7 +134,7 @@ void bad_values(const RuleInput& input) {
   report_bad<sign>(input, input.parts_of_weights({parts...}));
 }
 
-/// Whether the data of all these parts, as far as the weight has them, are here.
+/// True if the data of all these parts, as far as the weight has them, are here.
 bool are_here(const RuleInput& input, const LogicalTensor& tensor,
               std::initializer_list<Part> parts) {
   return std::ranges::all_of(parts, [&](Part part) {

@@ -71,7 +71,8 @@ using enum Severity;
 /// weights each, and are found when a rule first asks.
 class RuleFacts : public engines::EngineInput {
  public:
-  /// Of weights that tensor parallelism cuts for so many ranks. The checkpoint must outlive this.
+  /// `ranks`: ranks for which tensor parallelism cuts the weights. The checkpoint must outlive
+  /// this.
   RuleFacts(const Checkpoint& checkpoint, std::uint64_t ranks);
 
   /// The limits of engines that the weights meet.
@@ -106,7 +107,7 @@ struct RuleInput {
   [[nodiscard]] const QuantizationConfig* said() const {
     return config().quantization ? &*config().quantization : nullptr;
   }
-  /// The same as JSON: an object, or null.
+  /// This part as JSON: an object, or null.
   [[nodiscard]] const Json& block() const {
     return facts.quantization != nullptr ? *facts.quantization : json_member(nullptr, "");
   }
@@ -119,7 +120,7 @@ struct RuleInput {
   /// The stored tensors of these parts of the weights that the row is about.
   [[nodiscard]] std::vector<const StoredTensor*> parts_of_weights(
       std::initializer_list<Part> parts) const;
-  /// Whether the row is about weights of this scheme.
+  /// True if the row is about weights of this scheme.
   [[nodiscard]] bool is_about(SchemeId scheme) const {
     return row.schemes == nullptr || row.schemes(scheme_facts(scheme));
   }
@@ -132,7 +133,7 @@ struct RuleInput {
 
   [[nodiscard]] OddSearch search() const;
 
-  /// Whether a tensor's data are here, and no more than are to be read; notes those that are more.
+  /// True if a tensor's data are here, and no more than are to be read; notes those that are more.
   [[nodiscard]] bool may_read(const StoredTensor& tensor) const;
   /// The first number of a scale; nullopt where there is none to be read.
   [[nodiscard]] std::optional<float> first_number(const StoredTensor& scale) const {
@@ -190,7 +191,7 @@ struct RuleInput {
   }
 };
 
-/// Whether weights may be quantized of which no codes are seen, while config.json speaks of all: on
+/// True if weights may be quantized of which no codes are seen, while config.json speaks of all: on
 /// other ranks of a sliced checkpoint, or seen as plain F32 where the files hold codes. No rule is
 /// about the latter but the one that names them.
 bool may_hide_codes(const Checkpoint& checkpoint);

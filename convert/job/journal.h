@@ -20,10 +20,10 @@ struct RunRecord {
   bool replacing = false;  ///< true: the run replaces an older checkpoint (--force)
   /// The files that were there when it began, and may be replaced and removed (OldFiles::known).
   std::vector<std::string> replaced = {};
-  formats::JsonValue gate = {};      ///< as ExecuteOptions has it
+  formats::JsonValue gate = {};      ///< gates, as ExecuteOptions has them
   formats::JsonValue allow;          ///< the recipe's, which may have more than the identity's
   formats::JsonValue sources;        ///< stamps of the source's files (SourceStamps)
-  formats::JsonValue settings = {};  ///< as ExecuteOptions has them
+  formats::JsonValue settings = {};  ///< words of the user, as ExecuteOptions has it
 };
 
 /// The contents of a journal. Source: docs/records.md, "Journal".

@@ -90,7 +90,7 @@ Reader read_fp8_in_transformers(const ReaderInput& in);
 Reader read_groups(const ReaderInput& in);
 Reader read_groups_in_transformers(const ReaderInput& in);
 Reader read_modelopt(const ReaderInput& in);
-Reader read_modelopt_block(const ReaderInput& in);  ///< as engines that read all of it
+Reader read_modelopt_block(const ReaderInput& in);  ///< reader of engines that read all of it
 Reader read_packed_integers(const ReaderInput& in);
 Reader read_quark(const ReaderInput& in);
 

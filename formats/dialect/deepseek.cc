@@ -51,7 +51,7 @@ constexpr std::array kNativeStorage = {
 
 constexpr const char* kScaleFormat = "scale_fmt";
 
-// Those by which NVIDIA's releases of DeepSeek-V4 describe NVFP4 experts, next to those of FP8.
+// Keys by which NVIDIA's releases of DeepSeek-V4 describe NVFP4 experts, next to those of FP8.
 constexpr std::array<std::string_view, 8> kExpertKeys = {
     "config_groups",  "group_size", "ignore",   "kv_cache_quant_algo",
     "moe_quant_algo", "quant_algo", "producer", "quantized_layers"};

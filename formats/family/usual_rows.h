@@ -14,8 +14,8 @@ inline constexpr std::array<std::string_view, 4> kCutWords = {"replicated", "col
 inline constexpr std::array<std::string_view, 5> kFuseWords = {"none", "qa_kva", "gate_up",
                                                                "indexer_k", "qkv"};
 
-/// What a row of a family is unless its file says otherwise, by its role: most rows of a role are
-/// alike in all families.
+/// The traits of a family's row unless its file says otherwise, by its role: most rows of a role
+/// are alike in all families.
 struct UsualRow {
   Cut cut = Cut::kReplicated;
   Fuse fuse = Fuse::kNone;

@@ -37,9 +37,9 @@ class JsonEvents {
 /// Numbers that a text may hold. Released files have some that JSON does not have.
 enum class JsonNumbers : std::uint8_t {
   kOfJson,     ///< numbers of JSON, integers within 64 bits
-  kWithWords,  ///< also Infinity, -Infinity and NaN, which Python's json module writes
-  /// Also integers beyond 64 bits, as the nearest number: for files that are never written again,
-  /// such as tokenizer_config.json (model_max_length 10^30).
+  kWithWords,  ///< numbers of JSON, Infinity, -Infinity and NaN, as Python's json module writes
+  /// All of these, and integers beyond 64 bits, as the nearest number: for files that are never
+  /// written again, such as tokenizer_config.json (model_max_length 10^30).
   kRounded,
 };
 
