@@ -23,7 +23,7 @@ std::vector<std::string_view> keys() {
 
 void read_rules(const Yaml& rules, std::string_view where, Recipe& recipe) {
   const std::span<const Yaml> rows = rules.list("rules");
-  if (rows.size() > kMaxRules) rules.refuse(fmt::format("more than {} rules", kMaxRules));
+  if (rows.size() > kMaxRules) rules.refuse("more than {} rules", kMaxRules);
   for (const Yaml& row : rows) {
     if (!row.is_map()) row.refuse("a rule is not a map of match and scheme");
     row.require_keys(std::array<std::string_view, 2>{"match", "scheme"});

@@ -31,8 +31,9 @@ constexpr std::size_t kMaxEntryKeys = 64;
 constexpr std::size_t kMaxDTypeBytes = 64;
 constexpr std::size_t kMaxMetadataKeys = 1'000'000;
 
-Error corrupt_header(std::string message) {
-  return Error(ErrorCode::kCorrupt, std::move(message));
+template <typename... Args>
+Error corrupt_header(fmt::format_string<Args...> fact, Args&&... args) {
+  return Error(ErrorCode::kCorrupt, fmt::format(fact, std::forward<Args>(args)...));
 }
 
 /// A name that occurs more than once, or nullopt. Sorting, unlike hashing, has no bad case to be
@@ -50,23 +51,22 @@ std::optional<std::string> repeated_name(const Items& items, NameOf name_of) {
 
 std::uint64_t header_length(std::span<const std::byte> bytes, std::uint64_t file_bytes) {
   if (bytes.size() < kLengthBytes || file_bytes < kLengthBytes) {
-    throw corrupt_header(fmt::format(
+    throw corrupt_header(
         "is {} bytes long, a safetensors file has at least 8 (truncated? fetch it again)",
-        std::min<std::uint64_t>(bytes.size(), file_bytes)));
+        std::min<std::uint64_t>(bytes.size(), file_bytes));
   }
   std::uint64_t n = 0;
   std::memcpy(&n, bytes.data(), sizeof n);
   const std::string_view start(reinterpret_cast<const char*>(bytes.data()), kLengthBytes);
-  if (is_lfs_pointer(start)) throw corrupt_header(std::string(kLfsPointerFact));
+  if (is_lfs_pointer(start)) throw corrupt_header("{}", kLfsPointerFact);
   if (n > kMaxHeaderBytes) {
     throw Error(ErrorCode::kLimit,
                 "header claims {} bytes, at most {} are allowed (not a safetensors file?)", n,
                 kMaxHeaderBytes);
   }
   if (kLengthBytes + n > file_bytes) {
-    throw corrupt_header(
-        fmt::format("header ends at byte {}, file has {} (truncated? fetch it again)",
-                    kLengthBytes + n, file_bytes));
+    throw corrupt_header("header ends at byte {}, file has {} (truncated? fetch it again)",
+                         kLengthBytes + n, file_bytes);
   }
   return n;
 }
@@ -125,8 +125,7 @@ class HeaderReader final : public JsonEvents {
         if (field_ != Field::kDType || !scalar.is_string()) wrong_type();
         dtype_ = std::move(scalar.get_ref<std::string&>());
         if (dtype_->size() > kMaxDTypeBytes)
-          throw corrupt_header(fmt::format("dtype is {} bytes long", dtype_->size()))
-              .in_tensor(name_);
+          throw corrupt_header("dtype is {} bytes long", dtype_->size()).in_tensor(name_);
         return;
       case Place::kShape:
         if (!scalar.is_number_unsigned()) wrong_number(scalar);
@@ -151,14 +150,14 @@ class HeaderReader final : public JsonEvents {
   SafetensorsHeader take() {
     if (const auto name = repeated_name(
             header_.metadata, [](const auto& pair) { return std::string_view(pair.first); })) {
-      throw corrupt_header(fmt::format("__metadata__ key '{}' occurs twice", *name));
+      throw corrupt_header("__metadata__ key '{}' occurs twice", *name);
     }
     check_layout();
     const std::uint64_t data_end = header_.data_start + claimed_bytes_;
     if (data_end != header_.file_bytes) {
       throw corrupt_header(
-          fmt::format("the last tensor ends at byte {}, file has {} ({} bytes belong to nothing)",
-                      data_end, header_.file_bytes, header_.file_bytes - data_end))
+          "the last tensor ends at byte {}, file has {} ({} bytes belong to nothing)", data_end,
+          header_.file_bytes, header_.file_bytes - data_end)
           .at_byte(data_end);
     }
     return std::move(header_);
@@ -220,8 +219,7 @@ class HeaderReader final : public JsonEvents {
       case Place::kOutside:
         throw corrupt_header("header is not a JSON object");
       case Place::kMetadata:
-        throw corrupt_header(
-            fmt::format("value of __metadata__ key '{}' is not a string", metadata_key_));
+        throw corrupt_header("value of __metadata__ key '{}' is not a string", metadata_key_);
       case Place::kTensors:
         if (name_ == kMetadataKey) throw corrupt_header("__metadata__ is not an object");
         throw corrupt_header("entry is not an object").in_tensor(name_);
@@ -239,10 +237,9 @@ class HeaderReader final : public JsonEvents {
   }
 
   [[noreturn]] void wrong_number(const Json& scalar) const {
-    throw corrupt_header(
-        fmt::format("{} holds {}, which is not a whole number of at least 0",
-                    field_ == Field::kShape ? "shape" : "data_offsets",
-                    scalar.is_number() ? scalar.dump() : std::string(scalar.type_name())))
+    throw corrupt_header("{} holds {}, which is not a whole number of at least 0",
+                         field_ == Field::kShape ? "shape" : "data_offsets",
+                         scalar.is_number() ? scalar.dump() : std::string(scalar.type_name()))
         .in_tensor(name_);
   }
 
@@ -266,9 +263,7 @@ class HeaderReader final : public JsonEvents {
             .in_tensor(name_);
       }
     }
-    if (repeated)
-      throw corrupt_header(fmt::format("key '{}' occurs twice in one entry", name))
-          .in_tensor(name_);
+    if (repeated) throw corrupt_header("key '{}' occurs twice in one entry", name).in_tensor(name_);
   }
 
   void finish_entry() {
@@ -277,7 +272,7 @@ class HeaderReader final : public JsonEvents {
     if (!n_offsets_) throw corrupt_header("entry has no data_offsets").in_tensor(name_);
     const auto [begin, end] = offsets_;
     if (begin > end) {
-      throw corrupt_header(fmt::format("data_offsets [{}, {}] end before they begin", begin, end))
+      throw corrupt_header("data_offsets [{}, {}] end before they begin", begin, end)
           .in_tensor(name_);
     }
     const std::optional<DType> dtype = find_dtype(*dtype_);
@@ -288,26 +283,22 @@ class HeaderReader final : public JsonEvents {
     }
     const std::optional<std::uint64_t> n_elements = element_count(*shape_);
     if (!n_elements || !checked_mul(*n_elements, dtype_bits(*dtype))) {
-      throw corrupt_header(
-          fmt::format("shape {} of {} overflows 64 bits", shape_text(*shape_), *dtype_))
+      throw corrupt_header("shape {} of {} overflows 64 bits", shape_text(*shape_), *dtype_)
           .in_tensor(name_);
     }
     const std::optional<std::uint64_t> n_bytes = byte_count(*dtype, *shape_);
     if (!n_bytes) {
-      throw corrupt_header(
-          fmt::format("shape {} of {} does not fill whole bytes", shape_text(*shape_), *dtype_))
+      throw corrupt_header("shape {} of {} does not fill whole bytes", shape_text(*shape_), *dtype_)
           .in_tensor(name_);
     }
     if (*n_bytes != end - begin) {
-      throw corrupt_header(
-          fmt::format("shape {} of {} takes {} bytes, data_offsets [{}, {}] hold {}",
-                      shape_text(*shape_), *dtype_, *n_bytes, begin, end, end - begin))
+      throw corrupt_header("shape {} of {} takes {} bytes, data_offsets [{}, {}] hold {}",
+                           shape_text(*shape_), *dtype_, *n_bytes, begin, end, end - begin)
           .in_tensor(name_);
     }
     if (end > data_bytes_) {
-      throw corrupt_header(
-          fmt::format("data ends at byte {}, file has {} (truncated? fetch it again)",
-                      checked_add(header_.data_start, end).value_or(end), header_.file_bytes))
+      throw corrupt_header("data ends at byte {}, file has {} (truncated? fetch it again)",
+                           checked_add(header_.data_start, end).value_or(end), header_.file_bytes)
           .in_tensor(name_);
     }
     header_.tensors.push_back({.name = std::move(name_),
@@ -342,9 +333,8 @@ class HeaderReader final : public JsonEvents {
     std::string_view previous = "header";
     for (const StoredTensor& tensor : tensors) {
       if (tensor.offset != expected) {
-        throw corrupt_header(fmt::format("data start at byte {}, but '{}' ends at byte {} ({})",
-                                         tensor.offset, previous, expected,
-                                         tensor.offset > expected ? "a hole" : "an overlap"))
+        throw corrupt_header("data start at byte {}, but '{}' ends at byte {} ({})", tensor.offset,
+                             previous, expected, tensor.offset > expected ? "a hole" : "an overlap")
             .in_tensor(tensor.name);
       }
       expected = tensor.offset + tensor.n_bytes;
@@ -376,8 +366,8 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> bytes,
   try {
     const std::uint64_t n = header_length(bytes, file_bytes);
     if (bytes.size() - kLengthBytes < n) {
-      throw corrupt_header(
-          fmt::format("header of {} bytes is cut off after {}", n, bytes.size() - kLengthBytes));
+      throw corrupt_header("header of {} bytes is cut off after {}", n,
+                           bytes.size() - kLengthBytes);
     }
     const std::span<const std::byte> header =
         bytes.subspan(kLengthBytes, static_cast<std::size_t>(n));

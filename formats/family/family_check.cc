@@ -33,10 +33,11 @@ bool is_plain(std::string_view text) {
   });
 }
 
-[[noreturn]] void refuse(const FamilyRow& row, std::string_view fact) {
-  throw Error(ErrorCode::kInvalidArgument,
-              row.line > 0 ? fmt::format("line {}: '{}' {}", row.line, row.rule.pattern, fact)
-                           : fmt::format("'{}' {}", row.rule.pattern, fact));
+template <typename... Args>
+[[noreturn]] void refuse(const FamilyRow& row, fmt::format_string<Args...> fact, Args&&... args) {
+  throw Error(ErrorCode::kInvalidArgument, "{}'{}' {}",
+              row.line > 0 ? fmt::format("line {}: ", row.line) : "", row.rule.pattern,
+              fmt::format(fact, std::forward<Args>(args)...));
 }
 
 bool is_number_word(std::string_view word) {
@@ -110,9 +111,10 @@ void require_disjoint(const std::vector<FamilyRow>& rows) {
     std::vector<const FamilyRow*>& same = by_pattern[row.rule.pattern];
     for (const FamilyRow* other : same) {
       if (!may_meet(row.rule, other->rule)) continue;
-      refuse(row, fmt::format("is the name of another row in the same layers{} (give them other "
-                              "`layers`, or leave one out)",
-                              other->line > 0 ? fmt::format(", in line {}", other->line) : ""));
+      refuse(row,
+             "is the name of another row in the same layers{} (give them other `layers`, or leave "
+             "one out)",
+             other->line > 0 ? fmt::format(", in line {}", other->line) : "");
     }
     same.push_back(&row);
   }
@@ -129,8 +131,8 @@ void require_one_order(const std::vector<FamilyRow>& rows) {
     if (first == nullptr) first = &row;
     if (row.rule.gate_up != first->rule.gate_up)
       refuse(row,
-             "has another order of gate and up than the stack or bias before it (give both "
-             "the same `gate_up`)");
+             "has another order of gate and up than the stack or bias before it (give both the "
+             "same `gate_up`)");
   }
 }
 
@@ -144,13 +146,13 @@ void require_sound(const FamilyRow& row) {
       (is_of_layer || has_mark(rule.pattern, kExpertMark)))
     refuse(row, "is outside the layers and has the number of one (leave `layers: model` out)");
   if (rule.scope != Scope::kModel && rule.scope != Scope::kMtpLayer && !is_of_layer)
-    refuse(row, "is in layers and lacks the number of one (write it as {layer})");
+    refuse(row, "is in layers and lacks the number of one (write it as {{layer}})");
   if (has_mark(rule.pattern, kMtpMark) && rule.scope != Scope::kMtpLayer)
     refuse(row, "has the number of an MTP layer and is in others (leave `layers` out)");
   if (rule.presence == Presence::kStacked && has_mark(rule.pattern, kExpertMark))
     refuse(row, "is of one expert and not a stack of them (leave `present` out)");
   if (rule.presence == Presence::kPerExpert && !has_mark(rule.pattern, kExpertMark))
-    refuse(row, "is of one expert and lacks its number (write it as {expert})");
+    refuse(row, "is of one expert and lacks its number (write it as {{expert}})");
   const auto n_dimensions = static_cast<std::size_t>(
       std::ranges::count_if(rule.shape, [](const Width* width) { return width != nullptr; }));
   if (rule.fp8_by_default && !rule.any_shape && n_dimensions < 2)
@@ -206,7 +208,7 @@ LayerCondition read_layer_condition(const Yaml& value) {
   LayerCondition condition{.key = members[0].key, .values = members[0].value.texts(members[0].key)};
   if (condition.values.empty()) value.refuse("a condition on layers lacks values");
   if (condition.values.size() > kMaxValues)
-    value.refuse(fmt::format("a condition on layers has more than {} values", kMaxValues));
+    value.refuse("a condition on layers has more than {} values", kMaxValues);
   return condition;
 }
 
@@ -224,18 +226,18 @@ void require_marks(const FamilyRow& row) {
         is_known ? head.empty()
                  : !head.empty() && mark.size() > 2 && is_plain(mark.substr(1, mark.size() - 2));
     if (!is_plain(head) || (!mark.empty() && !is_mark)) {
-      refuse(row, fmt::format("has '{}': a word between dots has letters, digits, _ and -, or is "
-                              "one of {{layer}}, {{mtp}} and {{expert}}, or ends with a key of "
-                              "config.json in braces",
-                              word));
+      refuse(row,
+             "has '{}': a word between dots has letters, digits, _ and -, or is one of {{layer}}, "
+             "{{mtp}} and {{expert}}, or ends with a key of config.json in braces",
+             word);
     }
     if (is_known && before.empty()) refuse(row, "begins with a number");
     if (!mark.empty() && !seen.insert(is_known ? mark : "{KEY}").second)
-      refuse(row, fmt::format("has {} twice", is_known ? mark : "a number below a key"));
+      refuse(row, "has {} twice", is_known ? mark : "a number below a key");
     before = word;
   }
   if (seen.contains(kLayerMark) && seen.contains(kMtpMark))
-    refuse(row, "has both {layer} and {mtp} (a layer has one number)");
+    refuse(row, "has both {{layer}} and {{mtp}} (a layer has one number)");
 }
 
 std::string require_consistent(const std::vector<FamilyRow>& rows, std::string_view mtp_layers,
@@ -250,9 +252,10 @@ std::string require_consistent(const std::vector<FamilyRow>& rows, std::string_v
         const auto place = mark == word ? before : word.substr(0, word.size() - mark.size());
         const auto [known, is_new] = meaning.emplace(place, mark);
         if (!is_new && known->second != mark) {
-          refuse(row, fmt::format("has {} behind '{}', where another row has {} (MTP layers named "
-                                  "like others: mtp_layers)",
-                                  mark, place, known->second));
+          refuse(row,
+                 "has {} behind '{}', where another row has {} (MTP layers named like others: "
+                 "mtp_layers)",
+                 mark, place, known->second);
         }
       }
       before = word;
@@ -264,8 +267,8 @@ std::string require_consistent(const std::vector<FamilyRow>& rows, std::string_v
     std::string_view before;
     for (const std::string_view word : name_words(row.rule.pattern)) {
       if (is_number_word(word) && meaning.contains(before)) {
-        refuse(row, fmt::format("has a number where other rows have {} (it would never match)",
-                                meaning.at(before)));
+        refuse(row, "has a number where other rows have {} (it would never match)",
+               meaning.at(before));
       }
       before = word;
     }
@@ -276,15 +279,15 @@ std::string require_consistent(const std::vector<FamilyRow>& rows, std::string_v
              "mtp_layers replaces their beginning)");
     }
     if (has_mark(row.rule.pattern, kMtpMark))
-      root.refuse("has both mtp_layers and {mtp}: choose one");
+      root.refuse("has both mtp_layers and {{mtp}}: choose one");
     const std::size_t at = row.rule.pattern.find(kLayerMark);
     if (at == std::string_view::npos) continue;
     const std::string_view begin = row.rule.pattern.substr(0, at);
     if (main_layers.empty()) main_layers = begin;
     if (main_layers != begin) {
-      refuse(row, fmt::format("does not begin with {} as the layers of other rows do, which "
-                              "mtp_layers replaces",
-                              main_layers));
+      refuse(row,
+             "does not begin with {} as the layers of other rows do, which mtp_layers replaces",
+             main_layers);
     }
   }
   require_disjoint(rows);

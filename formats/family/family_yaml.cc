@@ -105,16 +105,15 @@ Enum read_word(const Yaml& value, std::string_view what, const std::array<Word<E
   if (found != words.end()) return found->value;
   std::vector<std::string_view> known;
   for (const Word<Enum>& word : words) known.push_back(word.word);
-  value.refuse(fmt::format("{} '{}' is none of {}{}", what, text, fmt::join(known, ", "),
-                           did_you_mean(text, known)));
+  value.refuse("{} '{}' is none of {}{}", what, text, fmt::join(known, ", "),
+               did_you_mean(text, known));
 }
 
 DType read_dtype(const Yaml& value) {
   const std::string& name = value.text("dtype");
   const auto found = std::ranges::find(kDTypes, name, &DTypeFacts::name);
   if (found != kDTypes.end()) return found->dtype;
-  value.refuse(fmt::format("there is no dtype '{}'{}", name,
-                           did_you_mean(name, kDTypes, &DTypeFacts::name)));
+  value.refuse("there is no dtype '{}'{}", name, did_you_mean(name, kDTypes, &DTypeFacts::name));
 }
 
 bool is_plain_name(std::string_view text) {
@@ -157,9 +156,8 @@ class Table final : public FamilyTable {
     name_ = name->text("family");
     if (!is_plain_name(name_) || name_.size() > 64 || name_ == "generic") {
       name->refuse(
-          fmt::format("'{}' is no name of a family: small letters, digits and _, at most "
-                      "64, and not generic",
-                      name_));
+          "'{}' is no name of a family: small letters, digits and _, at most 64, and not generic",
+          name_);
     }
     const auto read = [&](const char* key, std::string& text) {
       if (const Yaml* value = root.find(key)) text = value->text(key);
@@ -170,15 +168,15 @@ class Table final : public FamilyTable {
     read("mtp_layers", mtp_layers_);
     if (const Yaml* types = root.find("model_types")) model_types_ = types->texts("model_types");
     if (const Yaml* mtp = root.find("mtp_layers"); mtp != nullptr && !mtp_layers_.ends_with('.'))
-      mtp->refuse(fmt::format("mtp_layers '{}' does not end with a dot", mtp_layers_));
+      mtp->refuse("mtp_layers '{}' does not end with a dot", mtp_layers_);
   }
 
   void begin_like(const Yaml& like) {
     const std::string& name = like.text("like");
     base_ = name.starts_with(kFamilyFileMark) ? nullptr : find_family(name);
     if (base_ == nullptr || base_->rules.empty()) {
-      like.refuse(fmt::format("there is no family '{}' with rows in the program{}", name,
-                              did_you_mean(name, family_entries(), &FamilyEntry::name)));
+      like.refuse("there is no family '{}' with rows in the program{}", name,
+                  did_you_mean(name, family_entries(), &FamilyEntry::name));
     }
     for (const TensorRule& rule : base_->rules) rows_.push_back({.rule = rule});
     if (base_->widths != nullptr) widths_ = *base_->widths;
@@ -194,23 +192,21 @@ class Table final : public FamilyTable {
       const std::string& meant = value.text(key);
       if (key.ends_with('.') != meant.ends_with('.') || meant == key || meant.empty())
         value.refuse(
-            fmt::format("aliases are two names, or two beginnings of names that both end with a "
-                        "dot, '{}' and '{}' are none",
-                        key, meant));
+            "aliases are two names, or two beginnings of names that both end with a dot, '{}' and "
+            "'{}' are none",
+            key, meant);
       if (key.find(kLayerMark) != std::string::npos && meant.find(kLayerMark) == std::string::npos)
-        value.refuse(fmt::format("'{}' has {}, and '{}' has none", key, kLayerMark, meant));
+        value.refuse("'{}' has {}, and '{}' has none", key, kLayerMark, meant);
       if (key.size() > kMaxName || meant.size() > kMaxName || aliases_.size() == kMaxAliases)
-        value.refuse(
-            fmt::format("there are more than {} aliases, or one is longer than {} "
-                        "characters",
-                        kMaxAliases, kMaxName));
+        value.refuse("there are more than {} aliases, or one is longer than {} characters",
+                     kMaxAliases, kMaxName);
       aliases_.push_back({key, meant});
     }
   }
 
   void read_widths(const Yaml& widths) {
     if (widths.members("widths").size() > kMaxWidths)
-      widths.refuse(fmt::format("there are more than {} widths", kMaxWidths));
+      widths.refuse("there are more than {} widths", kMaxWidths);
     for (const Yaml::Member& member : widths.members("widths")) {
       const std::string& text = member.value.text(member.key);
       member.value.at_line([&] { widths_.add(member.key, Width::parse(text, &widths_)); });
@@ -223,7 +219,7 @@ class Table final : public FamilyTable {
     if (value.is_text() && value.text("forward") == "inherited") {
       require_base(value, "forward: inherited");
       if (base_->forward == nullptr)
-        value.refuse(fmt::format("the file of {} says nothing of a forward pass", base_->name));
+        value.refuse("the file of {} says nothing of a forward pass", base_->name);
       forward_ = *base_->forward;
       return;
     }
@@ -236,27 +232,26 @@ class Table final : public FamilyTable {
 
   void require_base(const Yaml& value, std::string_view key) const {
     if (base_ == nullptr)
-      value.refuse(fmt::format("{} is about the rows of another family (name it with like)", key));
+      value.refuse("{} is about the rows of another family (name it with like)", key);
   }
 
   void leave_out(const Yaml& without) {
     require_base(without, "without");
     for (const std::string& text : without.texts("without")) {
       if (text.starts_with("re:") || text.size() > kMaxName)
-        without.refuse(fmt::format("'{}' is no glob of at most {} characters", text, kMaxName));
+        without.refuse("'{}' is no glob of at most {} characters", text, kMaxName);
       const Pattern pattern(text);
       const std::size_t n_left_out = std::erase_if(rows_, [&](const FamilyRow& row) {
         return pattern.matches(std::string(row.rule.pattern));
       });
-      if (n_left_out == 0)
-        without.refuse(fmt::format("'{}' matches no row of {}", text, base_->name));
+      if (n_left_out == 0) without.refuse("'{}' matches no row of {}", text, base_->name);
     }
   }
 
   void change_rows(const Yaml& changes) {
     require_base(changes, "change");
     if (changes.list("change").size() > kMaxChanges)
-      changes.refuse(fmt::format("change has more than {} entries", kMaxChanges));
+      changes.refuse("change has more than {} entries", kMaxChanges);
     for (const Yaml& change : changes.list("change")) {
       change.require_keys(traits_and({"roles"}));
       const Yaml* roles = change.find("roles");
@@ -269,7 +264,7 @@ class Table final : public FamilyTable {
         is_idle = false;
         take_traits(change, row);
       }
-      if (is_idle) change.refuse(fmt::format("no row of {} has such a role", base_->name));
+      if (is_idle) change.refuse("no row of {} has such a role", base_->name);
     }
   }
 
@@ -282,8 +277,7 @@ class Table final : public FamilyTable {
     std::vector<std::string_view> known;
     for (int i = 0; i <= static_cast<int>(Role::kOther); ++i)
       known.push_back(role_name(static_cast<Role>(i)));
-    value.refuse(
-        fmt::format("there is no role '{}'{} (ingot list roles)", word, did_you_mean(word, known)));
+    value.refuse("there is no role '{}'{} (ingot list roles)", word, did_you_mean(word, known));
   }
 
   void read_tensors(const Yaml& tensors) {
@@ -300,8 +294,7 @@ class Table final : public FamilyTable {
       const bool has_blocks = blocks != nullptr && blocks->boolean("blocks");
       std::uint8_t block = 0;
       for (const std::string& prefix : under->texts("under")) {
-        if (block == kMaxBlocks)
-          under->refuse(fmt::format("under has more than {} names", kMaxBlocks));
+        if (block == kMaxBlocks) under->refuse("under has more than {} names", kMaxBlocks);
         for (const Yaml& row : group->list("tensors"))
           add_row(row, prefix, &entry, has_blocks ? block : 0);
         ++block;
@@ -313,12 +306,11 @@ class Table final : public FamilyTable {
                std::uint8_t block) {
     if (!entry.is_map()) entry.refuse("a row is not a map of name, role and so on");
     entry.require_keys(traits_and({"name"}));
-    if (rows_.size() == kMaxFamilyRows) entry.refuse(fmt::format("is row {}", kMaxFamilyRows + 1));
+    if (rows_.size() == kMaxFamilyRows) entry.refuse("is row {}", kMaxFamilyRows + 1);
     const Yaml* name = entry.find("name");
     if (name == nullptr) entry.refuse("a row lacks the name of its tensor");
     const std::string& pattern = patterns_.emplace_back(prefix + name->text("name"));
-    if (pattern.size() > kMaxName)
-      name->refuse(fmt::format("a name is longer than {} characters", kMaxName));
+    if (pattern.size() > kMaxName) name->refuse("a name is longer than {} characters", kMaxName);
     FamilyRow row{.line = entry.line()};
     row.rule.pattern = pattern;
     row.rule.any_shape = true;
@@ -327,7 +319,7 @@ class Table final : public FamilyTable {
       const Yaml* role = traits == nullptr ? nullptr : traits->find("role");
       if (role != nullptr) take_role(*role, row);
     }
-    if (!row.has_role) entry.refuse(fmt::format("'{}' lacks a role", pattern));
+    if (!row.has_role) entry.refuse("'{}' lacks a role", pattern);
     const UsualRow usual = row.rule.fine ? UsualRow{} : usual_row(row.rule.role);
     row.rule.cut = usual.cut;
     row.rule.fuse = usual.fuse;
@@ -412,14 +404,14 @@ class Table final : public FamilyTable {
     if (rule.any_shape) return;
     const std::span<const Yaml> sides = value.list("shape");
     if (sides.empty() || sides.size() > kMaxRuleDimensions)
-      value.refuse(fmt::format("a shape has 1 to {} dimensions", kMaxRuleDimensions));
+      value.refuse("a shape has 1 to {} dimensions", kMaxRuleDimensions);
     for (std::size_t i = 0; i < sides.size(); ++i) rule.shape[i] = width(sides[i]);
   }
 
   void take_sections(const Yaml& value, TensorRule& rule) {
     const std::span<const Yaml> lengths = value.list("sections");
     if (lengths.size() < 2 || lengths.size() > Sections::kMax)
-      value.refuse(fmt::format("sections has 2 to {} widths", Sections::kMax));
+      value.refuse("sections has 2 to {} widths", Sections::kMax);
     std::vector<const Width*>& sections = sections_.emplace_back();
     for (const Yaml& length : lengths) sections.push_back(width(length));
     rule.sections = sections;

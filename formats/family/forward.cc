@@ -29,7 +29,7 @@ ForwardValue forward_value(const Yaml& value, const std::string& name) {
       read.choices.emplace_back(word, text.text(word));
     }
   }
-  if (read.key.empty()) value.refuse(fmt::format("the words of '{}' lack their key", name));
+  if (read.key.empty()) value.refuse("the words of '{}' lack their key", name);
   return read;
 }
 
@@ -63,7 +63,7 @@ Forward read_forward(const Yaml& yaml, const std::function<TensorRule(const Yaml
     forward.mtp = mtp->text("mtp");
     constexpr std::array<std::string_view, 4> kWays = {"joined", "dense", "left-out", "unsaid"};
     if (std::ranges::find(kWays, forward.mtp) == kWays.end())
-      mtp->refuse(fmt::format("mtp '{}' is none of {}", forward.mtp, fmt::join(kWays, ", ")));
+      mtp->refuse("mtp '{}' is none of {}", forward.mtp, fmt::join(kWays, ", "));
   }
   const Yaml* blocks = yaml.find("blocks");
   const Yaml* parts = blocks != nullptr ? blocks : yaml.find("mixer");
@@ -74,7 +74,7 @@ Forward read_forward(const Yaml& yaml, const std::function<TensorRule(const Yaml
     forward.parts.push_back(part_of(*parts, layers));
   } else {
     if (parts->list("parts").size() > kMaxForwardParts)
-      parts->refuse(fmt::format("there are more than {} mixers or blocks", kMaxForwardParts));
+      parts->refuse("there are more than {} mixers or blocks", kMaxForwardParts);
     for (const Yaml& one : parts->list("parts")) forward.parts.push_back(part_of(one, layers));
   }
   if (const Yaml* mixture = yaml.find("mixture")) forward.mixture = part_of(*mixture, layers);

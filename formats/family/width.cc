@@ -65,8 +65,11 @@ bool is_list(const Json& value, const ModelConfig& config) {
          is_per_layer(value, {config.num_hidden_layers, config.num_nextn_predict_layers});
 }
 
-[[noreturn]] void refuse_width(std::string_view text, std::string_view fact) {
-  throw Error(ErrorCode::kInvalidArgument, "'{}' {}", text, fact);
+template <typename... Args>
+[[noreturn]] void refuse_width(std::string_view text, fmt::format_string<Args...> fact,
+                               Args&&... args) {
+  throw Error(ErrorCode::kInvalidArgument, "'{}' {}", text,
+              fmt::format(fact, std::forward<Args>(args)...));
 }
 
 std::uint64_t checked(std::optional<std::uint64_t> value, std::uint64_t a, char sign,
@@ -97,11 +100,10 @@ class WidthParser {
 
   Width read() {
     if (text_.size() > kMaxText)
-      refuse_width(text_.substr(0, 40), fmt::format("is longer than {} characters", kMaxText));
+      refuse_width(text_.substr(0, 40), "is longer than {} characters", kMaxText);
     choice(0);
     skip_blanks();
-    if (at_ != text_.size())
-      refuse_width(text_, fmt::format("is not understood from '{}' on", rest()));
+    if (at_ != text_.size()) refuse_width(text_, "is not understood from '{}' on", rest());
     width_.text_ = text_;
     return std::move(width_);
   }
@@ -139,8 +141,7 @@ class WidthParser {
   void factor(std::size_t depth) {
     if (take_one_of("(") != 0) {
       if (depth == kMaxDepth)
-        refuse_width(text_,
-                     fmt::format("has more than {} parentheses inside each other", kMaxDepth));
+        refuse_width(text_, "has more than {} parentheses inside each other", kMaxDepth);
       choice(depth + 1);
       if (take_one_of(")") == 0) refuse_width(text_, "lacks a ')'");
       return;
@@ -152,9 +153,10 @@ class WidthParser {
       ++at_;
     const std::string_view word = text_.substr(begin, at_ - begin);
     if (word.empty() || word == "or" || word == "default")
-      refuse_width(text_, at_ == text_.size()
-                              ? "ends where a number or a name is missing"
-                              : fmt::format("has no number or name at '{}'", text_.substr(begin)));
+      refuse_width(text_, "{}",
+                   at_ == text_.size()
+                       ? "ends where a number or a name is missing"
+                       : fmt::format("has no number or name at '{}'", text_.substr(begin)));
     if (is_digit(word.front())) {
       add({.kind = Kind::kNumber, .number = number(word)});
       return;
@@ -162,8 +164,7 @@ class WidthParser {
     const bool is_key = name(word);
     if (!take_word("default")) return;
     if (!is_key)
-      refuse_width(text_,
-                   fmt::format("has a default for '{}', which is no key of config.json", word));
+      refuse_width(text_, "has a default for '{}', which is no key of config.json", word);
     skip_blanks();
     const std::size_t from = at_;
     while (at_ < text_.size() && (is_letter(text_[at_]) || is_digit(text_[at_]))) ++at_;
@@ -173,8 +174,8 @@ class WidthParser {
   [[nodiscard]] std::uint64_t number(std::string_view word) const {
     const auto value = number_from<std::uint64_t>(word);
     if (!value || *value > ConfigKeys::kMaxWidth)
-      refuse_width(text_, fmt::format("has '{}', which is no whole number up to {}", word,
-                                      ConfigKeys::kMaxWidth));
+      refuse_width(text_, "has '{}', which is no whole number up to {}", word,
+                   ConfigKeys::kMaxWidth);
     return *value;
   }
 
@@ -190,8 +191,7 @@ class WidthParser {
     }
     for (std::string_view path = word;;) {
       const std::size_t dot = path.find('.');
-      if (!is_name(path.substr(0, dot)))
-        refuse_width(text_, fmt::format("has '{}', which is no key", word));
+      if (!is_name(path.substr(0, dot))) refuse_width(text_, "has '{}', which is no key", word);
       if (dot == std::string_view::npos) break;
       path.remove_prefix(dot + 1);
     }
@@ -201,7 +201,7 @@ class WidthParser {
 
   void add(Width::Step step) {
     if (width_.steps_.size() == kMaxSteps)
-      refuse_width(text_, fmt::format("takes more than {} steps to compute", kMaxSteps));
+      refuse_width(text_, "takes more than {} steps to compute", kMaxSteps);
     width_.steps_.push_back(std::move(step));
   }
 

@@ -59,10 +59,12 @@ float read_one(const TensorSource& source, std::uint32_t index) {
   return read_numbers(source, index).front();
 }
 
+template <typename... Args>
 Error bad_scale(const TensorSource& source, const LogicalTensor& tensor, std::uint32_t stored,
-                std::string message) {
+                fmt::format_string<Args...> fact, Args&&... args) {
   const StoredTensor& scale = source.stored()[stored];
-  return Error(ErrorCode::kBadScale, "scale " + scale.name + " " + std::move(message))
+  return Error(ErrorCode::kBadScale, "scale {} {}", scale.name,
+               fmt::format(fact, std::forward<Args>(args)...))
       .in_file(source.files()[scale.file].name)
       .in_tensor(tensor.name);
 }
@@ -168,9 +170,8 @@ ScaleReader::ScaleReader(const TensorSource& source, const LogicalTensor& tensor
     const std::uint32_t index = encoding.stored[Part::kGlobal];
     for (const float value : read_numbers(source, index)) {
       if (!is_good(value, {})) {
-        throw bad_scale(
-            source, tensor, index,
-            fmt::format("is {}; it must be finite and above zero (fetch the file again)", value));
+        throw bad_scale(source, tensor, index,
+                        "is {}; it must be finite and above zero (fetch the file again)", value);
       }
       globals_.push_back({.value = value, .divides = encoding.global_divides});
     }
@@ -193,8 +194,7 @@ float read_input_scale(const TensorSource& source, const LogicalTensor& tensor) 
   const std::uint32_t index = tensor.encoding.stored[Part::kInputScale];
   const float scale = read_one(source, index);
   if (is_good(scale, {})) return scale;
-  throw bad_scale(source, tensor, index,
-                  fmt::format("is {}; it must be finite and above zero", scale));
+  throw bad_scale(source, tensor, index, "is {}; it must be finite and above zero", scale);
 }
 
 ScaleReader::Range ScaleReader::range_of(std::uint64_t first_row, std::uint64_t n_rows) const {
@@ -228,12 +228,11 @@ std::vector<float> ScaleReader::read(Range range) const {
     multiply_or_divide(second, of_row);
     for (std::uint64_t col = 0; col < cols_; ++col) {
       if (is_effective(own[row * cols_ + col], of_row[col], policy_)) continue;
-      throw bad_scale(
-          source_, tensor_, stored_scale(),
-          fmt::format("at row {}, column {} is {}, and {} {} by {}; the two must make a finite "
+      throw bad_scale(source_, tensor_, stored_scale(),
+                      "at row {}, column {} is {}, and {} {} by {}; the two must make a finite "
                       "number above zero (fetch the file again)",
                       range.first + row, col, own[row * cols_ + col], of_row[col],
-                      second.divides ? "divided" : "multiplied", second.value));
+                      second.divides ? "divided" : "multiplied", second.value);
     }
   }
   return scales;
@@ -305,13 +304,11 @@ void ScaleReader::require_good(std::span<const float> stored, std::uint64_t firs
     if (is_good(stored[i], policy_, may_be_negative)) continue;
     throw bad_scale(
         source_, tensor_, stored_scale(),
-        fmt::format(
-            "at row {}, column {} is {}; it must be finite and {} (fetch the file again{})",
-            first_row + i / cols_, i % cols_, stored[i],
-            may_be_negative ? "not zero" : "above zero",
-            stored[i] == 0
-                ? fmt::format("; ingot convert --allow 'zero-scale={}' accepts it", tensor_.name)
-                : ""));
+        "at row {}, column {} is {}; it must be finite and {} (fetch the file again{})",
+        first_row + i / cols_, i % cols_, stored[i], may_be_negative ? "not zero" : "above zero",
+        stored[i] == 0
+            ? fmt::format("; ingot convert --allow 'zero-scale={}' accepts it", tensor_.name)
+            : "");
   }
 }
 
@@ -343,7 +340,7 @@ void require_good_input_scales(const TensorSource& source, const LogicalTensor& 
     for (const float offset : read_small_numbers(source, stored[Part::kInputOffset])) {
       if (std::isfinite(offset)) continue;
       throw bad_scale(source, tensor, stored[Part::kInputOffset],
-                      fmt::format("is {}; it must be finite (fetch the file again)", offset));
+                      "is {}; it must be finite (fetch the file again)", offset);
     }
   }
   if (!stored.has(Part::kInputScale)) return;
@@ -351,11 +348,9 @@ void require_good_input_scales(const TensorSource& source, const LogicalTensor& 
     if (is_good(scale, policy)) continue;
     throw bad_scale(
         source, tensor, stored[Part::kInputScale],
-        fmt::format("is {}; it must be finite and above zero (fetch the file again{})", scale,
-                    scale == 0 ? fmt::format("; ingot convert --allow "
-                                             "'zero-scale={}' accepts it",
-                                             tensor.name)
-                               : ""));
+        "is {}; it must be finite and above zero (fetch the file again{})", scale,
+        scale == 0 ? fmt::format("; ingot convert --allow 'zero-scale={}' accepts it", tensor.name)
+                   : "");
   }
 }
 

@@ -86,9 +86,9 @@ class YamlBuilder final : public YAML::EventHandler {
              YAML::anchor_t anchor) {
     require_plain(mark, anchor, tag);
     if (open_.size() == max_depth_) {
-      refuse_at(line_of(mark), fmt::format("is nested too deeply: more than {} lists and maps "
-                                           "inside each other",
-                                           max_depth_));
+      refuse_at(line_of(mark),
+                fmt::format("is nested too deeply: more than {} lists and maps inside each other",
+                            max_depth_));
     }
     open_.push_back({.value = Yaml(kind, line_of(mark))});
   }
@@ -134,12 +134,12 @@ Yaml& Yaml::operator=(const Yaml&) = default;
 Yaml& Yaml::operator=(Yaml&&) noexcept = default;
 Yaml::~Yaml() = default;
 
-void Yaml::refuse(std::string_view fact) const {
+void Yaml::refuse_as(std::string_view fact) const {
   refuse_at(line_, fact);
 }
 
 const std::string& Yaml::text(std::string_view what) const {
-  if (!is_text()) refuse(fmt::format("{} is not a text", what));
+  if (!is_text()) refuse("{} is not a text", what);
   return text_;
 }
 
@@ -148,19 +148,18 @@ bool Yaml::boolean(std::string_view what) const {
   const std::string lower = lower_case(word);
   if (std::ranges::find(kTrue, lower) != kTrue.end()) return true;
   if (std::ranges::find(kFalse, lower) != kFalse.end()) return false;
-  refuse(fmt::format("{} '{}' is neither true nor false", what, word));
+  refuse("{} '{}' is neither true nor false", what, word);
 }
 
 std::uint64_t Yaml::number(std::string_view what, std::uint64_t max) const {
   const std::string& word = text(what);
   const auto value = number_from<std::uint64_t>(word);
-  if (!value || *value > max)
-    refuse(fmt::format("{} '{}' is no whole number from 0 to {}", what, word, max));
+  if (!value || *value > max) refuse("{} '{}' is no whole number from 0 to {}", what, word, max);
   return *value;
 }
 
 std::span<const Yaml> Yaml::list(std::string_view what) const {
-  if (!is_list()) refuse(fmt::format("{} is not a list", what));
+  if (!is_list()) refuse("{} is not a list", what);
   return items_;
 }
 
@@ -172,7 +171,7 @@ std::vector<std::string> Yaml::texts(std::string_view what) const {
 }
 
 std::span<const Yaml::Member> Yaml::members(std::string_view what) const {
-  if (!is_map()) refuse(fmt::format("{} is not a map", what));
+  if (!is_map()) refuse("{} is not a map", what);
   return members_;
 }
 

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "formats/base/error.h"
 
 // YAML that people write: recipes, families. A text is read into a tree of texts, lists and maps;
@@ -61,19 +63,23 @@ class Yaml {
   void require_keys(std::span<const std::string_view> known) const;
 
   /// Throws kInvalidArgument: `line N: FACT`.
-  [[noreturn]] void refuse(std::string_view fact) const;
+  template <typename... Args>
+  [[noreturn]] void refuse(fmt::format_string<Args...> fact, Args&&... args) const {
+    refuse_as(fmt::format(fact, std::forward<Args>(args)...));
+  }
   /// Runs a reader that may refuse this value and knows no line, and adds the line to its errors.
   template <std::invocable Body>
   decltype(auto) at_line(const Body& body) const {
     try {
       return body();
     } catch (const Error& error) {
-      refuse(error.message());
+      refuse_as(error.message());
     }
   }
 
  private:
   friend class YamlBuilder;
+  [[noreturn]] void refuse_as(std::string_view fact) const;
 
   Kind kind_;
   int line_;

@@ -69,7 +69,7 @@ Gate make_demand(std::string_view metric, std::string_view group, std::string_vi
 constexpr std::string_view kGreedyGap = "greedy.gap";
 
 const std::string& limit_text(const Yaml& value, std::string_view key) {
-  if (!value.is_text()) value.refuse(fmt::format("{} is not a limit", key));
+  if (!value.is_text()) value.refuse("{} is not a limit", key);
   return value.text(key);
 }
 
@@ -78,7 +78,7 @@ void read_metric(const std::string& metric, const Yaml& value, std::string_view 
   if (metric == kGreedyGap) {
     const std::string& text = limit_text(value, metric);
     const double gap = value.at_line([&] { return parse_number(text, metric); });
-    if (gap < 0) value.refuse(fmt::format("{} is negative", metric));
+    if (gap < 0) value.refuse("{} is negative", metric);
     thresholds.greedy_gap = gap;
     return;
   }
@@ -88,9 +88,9 @@ void read_metric(const std::string& metric, const Yaml& value, std::string_view 
   };
   if (!value.is_map()) return add({}, value, metric);
   const std::span groups = value.members(metric);
-  if (groups.empty()) value.refuse(fmt::format("{} has no groups", metric));
+  if (groups.empty()) value.refuse("{} has no groups", metric);
   for (const auto& [group, line, limit] : groups) {
-    if (group.empty()) limit.refuse(fmt::format("{} has a group without a name", metric));
+    if (group.empty()) limit.refuse("{} has a group without a name", metric);
     add(group, limit, fmt::format("{}[{}]", metric, group));
   }
 }
