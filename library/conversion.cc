@@ -15,7 +15,6 @@
 #include "formats/json/json.h"
 #include "inference/family/model_family.h"
 #include "library/answer.h"
-#include "library/options/memory_budget.h"
 #include "shard/join/source.h"
 #include "verify/gates/report.h"
 #include "verify/verification.h"

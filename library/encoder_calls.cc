@@ -13,7 +13,6 @@
 #include "formats/json/json_fields.h"
 #include "library/call.h"
 #include "library/handles.h"
-#include "library/options/memory_budget.h"
 #include "library/options/settings.h"
 #include "library/plan_json.h"
 

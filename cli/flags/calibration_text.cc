@@ -9,7 +9,6 @@
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
-#include "library/options/memory_budget.h"
 #include "report/figures.h"
 #include "shard/join/source.h"
 

@@ -18,7 +18,6 @@
 #include "inference/chat/messages.h"
 #include "inference/generate/prompt_text.h"
 #include "library/options/flag_table.h"
-#include "library/options/memory_budget.h"
 
 namespace ingot::cli {
 

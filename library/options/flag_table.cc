@@ -12,6 +12,7 @@
 #include "formats/base/words.h"
 #include "formats/family/families.h"
 #include "formats/family/family.h"
+#include "formats/files/available_memory.h"
 #include "formats/files/folder.h"
 #include "formats/json/json.h"
 
@@ -223,6 +224,10 @@ std::uint64_t parse_size(std::string_view text, std::string_view option) {
       ErrorCode::kInvalidArgument,
       "{} '{}' is not a size (a number and B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, as in 5GB)",
       option, text);
+}
+
+std::uint64_t memory_budget(std::string_view mem_limit) {
+  return std::min(parse_size(mem_limit, "--mem-limit"), available_memory());
 }
 
 }  // namespace ingot

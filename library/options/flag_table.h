@@ -196,5 +196,8 @@ inline constexpr const char* kConfigHelp = "config.json of the model, for shards
 /// Bytes of `5GB`, `4 GiB`, `16Gi`, `0.5M`, `1048576B`: a number, at most one blank, and a decimal
 /// or binary unit in any case. Throws kInvalidArgument naming the option, also without a unit.
 std::uint64_t parse_size(std::string_view text, std::string_view option);
+/// The bytes of --mem-limit, or those that the system and its control groups leave where these are
+/// fewer: a process that takes more is killed.
+std::uint64_t memory_budget(std::string_view mem_limit);
 
 }  // namespace ingot

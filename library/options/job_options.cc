@@ -12,9 +12,7 @@
 #include <unistd.h>
 
 #include "convert/output/model_card.h"
-#include "formats/files/available_memory.h"
-#include "library/options/hub_names.h"
-#include "library/options/memory_budget.h"
+#include "library/options/settings.h"
 #include "verify/gates/gate.h"
 
 namespace ingot {
@@ -63,10 +61,6 @@ convert::ExecuteOptions execution(const JobOptions& options) {
   execute.direct_io = !options.buffered;
   execute.n_worst = std::max(options.n_worst.value_or(0), kLeastWorst);
   return execute;
-}
-
-std::uint64_t memory_budget(std::string_view mem_limit) {
-  return std::min(parse_size(mem_limit, "--mem-limit"), available_memory());
 }
 
 void declare_gates(FlagTable& table, std::filesystem::path& thresholds,

@@ -8,7 +8,6 @@
 #include "formats/base/error.h"
 #include "formats/text/spelling.h"
 #include "library/options/job_options.h"
-#include "library/options/memory_budget.h"
 #include "verify/gates/gate.h"
 
 namespace ingot {

@@ -2,20 +2,26 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
+#include <optional>
+#include <string>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "formats/base/error.h"
 #include "formats/base/words.h"
+#include "formats/files/hub_cache.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
 #include "formats/text/spelling.h"
 #include "formats/text/text_input.h"
-#include "library/options/hub_names.h"
 
 namespace ingot {
+
+namespace fs = std::filesystem;
+
 namespace {
 
 using formats::Json;
@@ -47,7 +53,7 @@ struct Setter {
   const Json& value;
 
   void operator()(std::string* to) const { *to = text_from(flag, value); }
-  void operator()(std::filesystem::path* to) const { *to = text_from(flag, value); }
+  void operator()(fs::path* to) const { *to = text_from(flag, value); }
   void operator()(std::optional<std::string>* to) const { *to = text_from(flag, value); }
   void operator()(std::vector<std::string>* to) const {
     if (!value.is_array()) return to->push_back(text_from(flag, value));
@@ -112,7 +118,7 @@ void take_stdin(const FlagTable& table) {
   for (const FlagTable::Row& row : table.rows) {
     const Flag& flag = row.flag;
     if (!flag.rule.takes_stdin || !table.is_given(flag.name)) continue;
-    auto* const* path = std::get_if<std::filesystem::path*>(&flag.target);
+    auto* const* path = std::get_if<fs::path*>(&flag.target);
     std::string* text = text_of(flag);
     const bool is_dash = path != nullptr ? **path == "-" : text != nullptr && *text == "-";
     if (!is_dash) continue;
@@ -130,12 +136,52 @@ void take_stdin(const FlagTable& table) {
   }
 }
 
+// With the home directory for a leading ~, as the hub's own programs read it; empty where it is not
+// set.
+fs::path path_of(const char* variable) {
+  const char* const value = std::getenv(variable);
+  const std::string text = value == nullptr ? "" : value;
+  const char* const home = std::getenv("HOME");
+  if (home == nullptr || (text != "~" && !text.starts_with("~/"))) return text;
+  return std::string(home) + text.substr(1);
+}
+
+std::optional<std::string> opened_hub_name(const std::string& given) {
+  std::error_code failure;
+  if (fs::exists(fs::symlink_status(given, failure))) return std::nullopt;
+  const auto name = formats::parse_hub_name(given);
+  if (!name) return std::nullopt;
+  const fs::path cache = hub_cache();
+  if (const auto snapshot = formats::find_hub_snapshot(cache, *name)) return snapshot->string();
+  const std::string& model = name->model;
+  throw Error(
+      ErrorCode::kNotFound,
+      "no such directory, and no model of that name in the hub's cache {} (fetch it: hf download "
+      "{}{} --local-dir {})",
+      cache.string(), model, name->revision == "main" ? "" : " --revision " + name->revision,
+      model.substr(model.find('/') + 1))
+      .in_file(given);
+}
+
+// Names of models on the hub that are no paths here become their snapshots in the cache.
+void open_hub_names(const FlagTable& table) {
+  for (const FlagTable::Row& row : table.rows) {
+    const Flag& flag = row.flag;
+    if (!names_checkpoint(flag.rule.kind) || !table.is_given(flag.name)) continue;
+    if (auto* const* path = std::get_if<fs::path*>(&flag.target)) {
+      if (auto snapshot = opened_hub_name((*path)->string())) **path = *std::move(snapshot);
+    } else if (std::string* text = text_of(flag)) {
+      if (auto snapshot = opened_hub_name(*text)) *text = *std::move(snapshot);
+    }
+  }
+}
+
 // Another run may have another folder. A name in the hub's cache is a path by now.
 void put_absolute_paths(const FlagTable& table, Json& settings) {
   const auto put = [](Json& value) {
     if (!value.is_string() || value == "-" || value == "") return;
     std::error_code failure;
-    const auto path = std::filesystem::absolute(value.get<std::string>(), failure);
+    const auto path = fs::absolute(value.get<std::string>(), failure);
     if (!failure) value = path.string();
   };
   for (const FlagTable::Row& row : table.rows) {
@@ -181,6 +227,18 @@ void put_as_flags(Json& settings) {
 }
 
 }  // namespace
+
+fs::path hub_cache() {
+  // The second is the older name of the first.
+  for (const char* variable : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
+    if (const fs::path cache = path_of(variable); !cache.empty()) return cache;
+  }
+  if (const fs::path home = path_of("HF_HOME"); !home.empty()) return home / "hub";
+  if (const fs::path caches = path_of("XDG_CACHE_HOME"); !caches.empty())
+    return caches / "huggingface" / "hub";
+  const fs::path home = path_of("HOME");
+  return home.empty() ? fs::path() : home / ".cache" / "huggingface" / "hub";
+}
 
 Json settings_of_json(std::string_view json) {
   if (json.empty()) return Json::object();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <string_view>
 
 #include "formats/json/json_fwd.h"
@@ -21,5 +22,9 @@ formats::Json settings_of_json(std::string_view json);
 /// nothing, that read the standard input twice or write one file; kNotFound for the name of a model
 /// that the hub's cache lacks.
 void take_settings(const formats::Json& settings, FlagTable& table);
+
+/// The folder in which programs of the hub keep what they fetched: HF_HUB_CACHE, else that of
+/// HF_HOME, else of the home directory; empty where no variable tells.
+std::filesystem::path hub_cache();
 
 }  // namespace ingot
