@@ -9,10 +9,7 @@
 
 namespace ingot::inference {
 
-/// The one NaN that kernels return, whichever NaN this processor's arithmetic made or passed on.
-inline float one_nan(float value) {
-  return std::isnan(value) ? std::bit_cast<float>(0x7FC00000U) : value;
-}
+using quantize::one_nan;
 
 /// The partial sums of a dot product. No lane is ever -0, so that adding a product of zeros changes
 /// nothing: vector kernels may pad with zeros.

@@ -9,7 +9,7 @@
 #include "formats/base/parallel.h"
 #include "formats/base/stop_scope.h"
 #include "inference/kernels/matmul_task.h"
-#include "quantize/kernels/codes.h"
+#include "quantize/scheme.h"
 
 namespace ingot::inference {
 namespace {
@@ -128,7 +128,9 @@ void matmul_transposed(MatrixView<const float> x, const CodedMatrix& w, WeightRo
 }
 
 void decode_row(const CodedMatrix& w, std::size_t row, std::span<float> out) {
-  scalar::decode_row(w, row, out);
+  INGOT_CHECK(row < w.rows);
+  quantize::decode(w.row_range(row, 1),
+                   {.data = out.data(), .rows = 1, .cols = out.size(), .stride = out.size()});
 }
 
 }  // namespace ingot::inference

@@ -5,6 +5,7 @@
 
 #include "formats/container/tensor.h"
 #include "quantize/coded_matrix.h"
+#include "quantize/kernels/decoding.h"
 
 namespace ingot::inference {
 
@@ -15,10 +16,9 @@ using quantize::CodedMatrix;
 /// (rounded) and added (rounded, never fused) to lane k % 16, in ascending k; then lane i takes
 /// lane i + 8 for i < 8, i + 4 for i < 4, i + 2 for i < 2, i + 1. The same bits on every SIMD
 /// target, for any number of rows and threads. A result that is NaN is the quiet NaN 0x7FC00000.
-inline constexpr std::size_t kDotLanes = 16;
+using quantize::kDotLanes;
 
-/// The rounding of decoded weights before they are multiplied.
-enum class WeightRounding : bool { kExact, kBf16 };
+using quantize::WeightRounding;
 
 /// Views a plain FP32 matrix as a CodedMatrix.
 inline CodedMatrix f32_matrix(const float* values, std::size_t rows, std::size_t cols,
@@ -46,7 +46,6 @@ void decode_row(const CodedMatrix& w, std::size_t row, std::span<float> out);
 namespace scalar {
 void matmul(MatrixView<const float> x, const CodedMatrix& w, WeightRounding rounding,
             MatrixView<float> y);
-void decode_row(const CodedMatrix& w, std::size_t row, std::span<float> out);
 }  // namespace scalar
 
 }  // namespace ingot::inference

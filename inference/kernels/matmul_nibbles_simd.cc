@@ -22,7 +22,8 @@ namespace HWY_NAMESPACE {
 std::vector<float> table_of(const CodedMatrix& w, WeightRounding rounding) {
   std::vector<float> table;
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  if (!has_e2m1_codes(w) || !has_regular_groups(w)) return table;
+  if (formats::scheme_facts(w.scheme).code != formats::CodeKind::kE2m1 || !has_regular_groups(w))
+    return table;
   table.resize(256 * 16);
   for (std::size_t code = 0; code < 256; ++code) {
     const float scale = ingot::inference::one_nan(w.scale_values[code]);

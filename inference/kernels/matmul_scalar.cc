@@ -5,21 +5,18 @@
 #include "inference/kernels/matmul.h"
 #include "inference/kernels/matmul_task.h"
 #include "quantize/kernels/codes.h"
+#include "quantize/scheme.h"
 
 namespace ingot::inference::scalar {
-
-void decode_row(const CodedMatrix& w, std::size_t row, std::span<float> out) {
-  INGOT_CHECK(row < w.rows && out.size() == w.cols);
-  for (std::size_t c = 0; c < w.cols; ++c) out[c] = value_at(w, row, c);
-}
 
 void matmul(MatrixView<const float> x, const CodedMatrix& w, WeightRounding rounding,
             MatrixView<float> y) {
   INGOT_CHECK(x.cols == w.cols && y.rows == x.rows && y.cols == w.rows);
   std::vector<float> weights(w.cols);
+  const MatrixView<float> row{.data = weights.data(), .rows = 1, .cols = w.cols, .stride = w.cols};
   for (std::size_t n = 0; n < w.rows; ++n) {
-    scalar::decode_row(w, n, weights);
-    for (float& weight : weights) weight = rounded_weight(weight, rounding);
+    quantize::scalar::decode(w.row_range(n, 1), row);
+    for (float& weight : weights) weight = quantize::rounded_weight(weight, rounding);
     for (std::size_t m = 0; m < x.rows; ++m) {
       DotLanes lanes{};
       add_products(x.row(m), weights.data(), w.cols, lanes);
@@ -40,7 +37,7 @@ void run_transposed(const TransposedTask& task, std::size_t begin, std::size_t e
   }
   for (std::size_t j = 0; j < w.rows; ++j) {
     for (std::size_t c = begin; c < end; ++c) {
-      const float weight = rounded_weight(value_at(w, j, c), rounding);
+      const float weight = quantize::rounded_weight(value_at(w, j, c), rounding);
       for (std::size_t m = 0; m < x.rows; ++m) {
         const float product = x.row(m)[j] * weight;
         y.row(m)[c] = y.row(m)[c] + product;

@@ -43,12 +43,12 @@ HWY_EXPORT(run_plain);
 
 void run_matmul(const MatmulTask& task, std::size_t begin, std::size_t end) {
   if (task.y.rows > kMostDirectRows) return run_matmul_tiles(task, begin, end);
-  switch (weight_family(task.w)) {
-    case WeightFamily::kPlain:
+  switch (decoder_family(task.w)) {
+    case quantize::DecoderFamily::kPlain:
       return HWY_DYNAMIC_DISPATCH(run_plain)(task, begin, end);
-    case WeightFamily::kBytes:
+    case quantize::DecoderFamily::kBytes:
       return run_matmul_bytes(task, begin, end);
-    case WeightFamily::kNibbles:
+    case quantize::DecoderFamily::kNibbles:
       return run_matmul_nibbles(task, begin, end);
   }
 }

@@ -1,78 +1,12 @@
 #pragma once
 
-#include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "inference/kernels/matmul.h"
-#include "quantize/coded_matrix.h"
-#include "quantize/kernels/codes.h"
 
 namespace ingot::inference {
-
-inline float rounded_weight(float value, WeightRounding rounding) {
-  return rounding == WeightRounding::kExact
-             ? value
-             : formats::float_from_bf16(formats::bf16_from_float(value));
-}
-
-/// The values of all E2M1 codes.
-inline constexpr std::array<float, 16> kE2m1Values = [] {
-  std::array<float, 16> values{};
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = quantize::E2m1::value(static_cast<std::uint8_t>(i));
-  }
-  return values;
-}();
-
-inline bool has_e2m1_codes(const CodedMatrix& w) {
-  return formats::scheme_facts(w.scheme).code == formats::CodeKind::kE2m1;
-}
-
-/// True if all columns of a matrix share one scale, or one scale per row.
-inline bool is_one_group(const CodedMatrix& w) {
-  return w.first_col + w.cols <= w.block_cols;
-}
-
-/// True if vectors of sixteen columns never straddle two scale groups, E2M1 codes have groups of 16
-/// or 32 columns with scales held as codes, and INT4 codes groups of a power of two or of a row.
-inline bool has_regular_groups(const CodedMatrix& w) {
-  if (formats::scheme_facts(w.scheme).code == formats::CodeKind::kInt4) {
-    const bool is_run = w.group_order.empty() && w.first_col % kDotLanes == 0;
-    const bool is_power = std::has_single_bit(w.block_cols) && w.block_cols >= kDotLanes;
-    return is_run && (is_power || is_one_group(w));
-  }
-  if (has_e2m1_codes(w)) {
-    return w.scale_codes != nullptr && (w.block_cols == 16 || w.block_cols == 32) &&
-           w.first_col % w.block_cols == 0;
-  }
-  if (w.block_cols == 0) return true;
-  return (w.block_cols % kDotLanes == 0 && w.first_col % kDotLanes == 0) || is_one_group(w);
-}
-
-/// The decoders that a matrix can need, by families that are compiled apart.
-enum class WeightFamily : std::uint8_t {
-  kPlain,    ///< BF16, F16 and F32, and what has no regular groups
-  kBytes,    ///< FP8 and INT8
-  kNibbles,  ///< FP4 and INT4
-};
-
-inline WeightFamily weight_family(const CodedMatrix& w) {
-  if (!has_regular_groups(w)) return WeightFamily::kPlain;
-  switch (formats::scheme_facts(w.scheme).code) {
-    case formats::CodeKind::kPlain:
-      return WeightFamily::kPlain;
-    case formats::CodeKind::kE4m3:
-    case formats::CodeKind::kInt8:
-      return WeightFamily::kBytes;
-    case formats::CodeKind::kE2m1:
-    case formats::CodeKind::kInt4:
-      return WeightFamily::kNibbles;
-  }
-  return WeightFamily::kPlain;
-}
 
 /// Rows of x that are multiplied as they stand while weights are decoded in registers. For
 /// more, weights are decoded into tiles.

@@ -24,8 +24,7 @@
 // After foreach_target.h.
 #include <hwy/highway.h>
 
-#include "inference/kernels/lanes-inl.h"
-#include "inference/kernels/weight_lanes-inl.h"
+#include "inference/kernels/dot_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ingot::inference {

@@ -22,9 +22,8 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
-#include "inference/kernels/lanes-inl.h"
+#include "inference/kernels/dot_lanes-inl.h"
 #include "inference/kernels/matmul_task.h"
-#include "inference/kernels/weight_lanes-inl.h"
 #include "quantize/kernels/codes.h"
 
 #if INGOT_HAS_LANES

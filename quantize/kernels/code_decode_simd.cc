@@ -1,22 +1,15 @@
-// Codes to FP32.
+// Codes to FP32, over the decoders of lanes-inl.h.
 //
-// E4M3: the bits of a code, moved to the exponent and mantissa of an F16 or F32, are its value once
-// the bias is corrected. Where processors do not read F16, subnormal codes are given the next
-// exponent, whose first mantissa step they count, and lose that exponent's power of two again,
-// which makes every other code larger. Reading them as subnormal F32s would be shorter and, on
-// processors that trap them, many times slower. NaN codes come out as 480 and are put right in a
-// second look at the row, which only rows with a 480 get.
-//
-// E2M1 and INT4: the upper half of the F32 of each of the sixteen codes is two bytes, and so two
-// look-ups of sixteen codes each; the lower half is zero.
+// A decoder's value of a NaN code, or of a code under a scale that is not finite, has no certain
+// sign. So groups under such a scale are the twin's, and rows with NaN codes, which a look at their
+// bytes finds, get a second look.
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -31,118 +24,34 @@
 // After foreach_target.h.
 #include <hwy/highway.h>
 
+#include "quantize/kernels/coded_lanes-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace ingot::quantize {
 namespace HWY_NAMESPACE {
-#if HWY_TARGET == HWY_SCALAR
-
-DecodeFaults decode_codes(const CodedMatrix& in, formats::MatrixView<float> out) {
-  return scalar::decode(in, out);
-}
-
-#else
+#if INGOT_HAS_LANES
 namespace {
-namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr hn::ScalableTag<float> kFloats;
-constexpr hn::RebindToUnsigned<decltype(kFloats)> kWords;
-constexpr hn::Rebind<std::int8_t, decltype(kFloats)> kSignedCodes;
-constexpr hn::RebindToSigned<decltype(kFloats)> kSignedWords;
-using Floats = hn::Vec<decltype(kFloats)>;
-using Words = hn::Vec<decltype(kWords)>;
-constexpr std::size_t kLanes = hn::MaxLanes(kFloats);
-
-/// Values of kLanes codes over kFactor, and checks of them after a row.
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-// Reads E4M3 codes as F16, whose bias is eight more; the processor reads its subnormal numbers,
-// too.
-struct E4m3Values {
-  static constexpr hn::Rebind<std::int16_t, decltype(kFloats)> kHalves{};
-  static constexpr float kFactor = 0x1p8F;
-  static constexpr std::int16_t kNanAsHalf = 0x7F << 7;
-
-  HWY_INLINE E4m3Values() : largest(hn::Zero(kHalves)) {}
-  HWY_INLINE Floats operator()(const std::uint8_t* codes) {
-    const auto bytes = hn::LoadU(kSignedCodes, reinterpret_cast<const std::int8_t*>(codes));
-    const auto moved = hn::ShiftLeft<7>(hn::PromoteTo(kHalves, bytes));  // sign in bits 14 and 15
-    largest = hn::Max(largest, hn::And(moved, hn::Set(kHalves, kNanAsHalf)));
-    const auto half = hn::AndNot(hn::Set(kHalves, 0x4000), moved);
-    return hn::PromoteTo(kFloats,
-                         hn::BitCast(hn::Rebind<hwy::float16_t, decltype(kFloats)>(), half));
-  }
-  static float one(std::uint8_t code, float scale) { return scaled(E4m3::value(code), scale); }
-  [[nodiscard]] HWY_INLINE bool saw_nan() const {
-    return !hn::AllFalse(kHalves, hn::Eq(largest, hn::Set(kHalves, kNanAsHalf)));
-  }
-
-  hn::Vec<decltype(kHalves)> largest;
-};
-#else
-struct E4m3Values {
-  static constexpr float kFactor = 1, kNanAsNumber = 480.0F;
-
-  HWY_INLINE E4m3Values() : largest(hn::Zero(kFloats)) {}
-  HWY_INLINE Floats operator()(const std::uint8_t* codes) {
-    const auto bytes = hn::LoadU(kSignedCodes, reinterpret_cast<const std::int8_t*>(codes));
-    const Words code = hn::BitCast(kWords, hn::PromoteTo(kSignedWords, bytes));  // sign in bit 31
-    const Words moved = hn::And(hn::ShiftLeft<20>(code), hn::Set(kWords, 0x7FU << 20));
-    const Floats normal = hn::BitCast(kFloats, hn::Add(moved, hn::Set(kWords, 120U << 23)));
-    // One exponent up, less its power of two: below `normal` for subnormal codes only.
-    const Floats tiny = hn::MulSub(normal, hn::Set(kFloats, 2.0F), hn::Set(kFloats, 0x1p-6F));
-    largest = hn::Max(largest, normal);
-    const Words sign = hn::And(code, hn::Set(kWords, 0x80000000U));
-    return hn::Or(hn::Min(normal, tiny), hn::BitCast(kFloats, sign));
-  }
-  static float one(std::uint8_t code, float scale) { return scaled(E4m3::value(code), scale); }
-  [[nodiscard]] HWY_INLINE bool saw_nan() const {
-    return !hn::AllFalse(kFloats, hn::Ge(largest, hn::Set(kFloats, kNanAsNumber)));
-  }
-
-  Floats largest;
-};
-#endif
-
-struct Int8Values {
-  static constexpr float kFactor = 1;
-
-  HWY_INLINE Floats operator()(const std::uint8_t* codes) {
-    const auto bytes = hn::LoadU(kSignedCodes, reinterpret_cast<const std::int8_t*>(codes));
-    return hn::ConvertTo(kFloats, hn::PromoteTo(kSignedWords, bytes));
-  }
-  static float one(std::uint8_t code, float scale) { return scaled(Int8::value(code), scale); }
-  [[nodiscard]] HWY_INLINE bool saw_nan() const { return false; }
-};
-
-/// `n` one-byte codes under one scale.
-template <typename Values>
-HWY_INLINE void decode_piece(const std::uint8_t* codes, std::size_t n, float scale, float* out,
-                             Values& values) {
-  if (!std::isfinite(scale * Values::kFactor)) {
-    for (std::size_t i = 0; i < n; ++i) out[i] = Values::one(codes[i], scale);
-    return;
-  }
-  const Floats factor = hn::Set(kFloats, scale * Values::kFactor);
-  if (n < kLanes) {
-    std::array<std::uint8_t, kLanes> some{};
-    std::array<float, kLanes> products;
-    std::memcpy(some.data(), codes, n);
-    hn::StoreU(hn::Mul(values(some.data()), factor), kFloats, products.data());
-    std::memcpy(out, products.data(), n * sizeof(float));
-    return;
-  }
+/// True if there is a NaN among `n` E4M3 codes.
+HWY_INLINE bool has_nan_code(const std::byte* codes, std::size_t n) {
+  constexpr hn::ScalableTag<std::uint8_t> kCodes;
+  constexpr std::size_t kAtOnce = hn::MaxLanes(kCodes);
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(codes);
+  const auto magnitudes = hn::Set(kCodes, formats::kE4m3Nan);
+  auto largest = hn::Zero(kCodes);
   std::size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    hn::StoreU(hn::Mul(values(codes + i), factor), kFloats, out + i);
-  }
-  // The last vector may overlap its predecessor: the same codes give the same values.
-  if (i < n) {
-    hn::StoreU(hn::Mul(values(codes + n - kLanes), factor), kFloats, out + n - kLanes);
-  }
+  for (; i + kAtOnce <= n; i += kAtOnce)
+    largest = hn::Max(largest, hn::And(hn::LoadU(kCodes, bytes + i), magnitudes));
+  bool found = !hn::AllFalse(kCodes, hn::Eq(largest, magnitudes));
+  for (; i < n; ++i) found = found || (bytes[i] & formats::kE4m3Nan) == formats::kE4m3Nan;
+  return found;
 }
 
-/// Puts the NaN codes of a row right, and counts them. Under a scale that is not finite they are
-/// right already.
-void settle_nan_codes(const CodedMatrix& in, std::size_t row, float* out, DecodeFaults& faults) {
+/// Puts the NaN codes of a row right, and counts them.
+template <class Code>
+HWY_INLINE void settle_nan_codes(const CodedMatrix& in, std::size_t row, float* out,
+                                 DecodeFaults& faults) {
+  if (!std::is_same_v<Code, E4m3> || !has_nan_code(in.row(row), in.cols)) return;
   for (std::size_t c = 0; c < in.cols; ++c) {
     const float value = E4m3::value(code_at<8>(in.row(row), c));
     if (std::isnan(value)) out[c] = scaled(value, 1.0F);
@@ -150,153 +59,118 @@ void settle_nan_codes(const CodedMatrix& in, std::size_t row, float* out, Decode
   count_nan_codes(in.row(row), in.cols, row * in.cols, faults);
 }
 
-template <typename Values>
-HWY_INLINE DecodeFaults decode_bytes(const CodedMatrix& in, formats::MatrixView<float> out) {
-  DecodeFaults faults;
-  for (std::size_t r = 0; r < in.rows; ++r) {
-    const float* scales = in.scales.data() + in.first_group(r) + in.block_of_col(0);
-    const auto* codes = reinterpret_cast<const std::uint8_t*>(in.row(r));
-    float* row = out.row(r);
-    Values values;
-    bool finite = true;
-    for (std::size_t c = 0, end = in.group_end(0); c < in.cols;) {
-      finite = finite && std::isfinite(*scales * Values::kFactor);
-      decode_piece(codes + c, end - c, *scales++, row + c, values);
-      c = end;
-      end = in.whole_group_end(end);
-    }
-    if (std::is_same_v<Values, E4m3Values> && (values.saw_nan() || !finite)) {
-      settle_nan_codes(in, r, row, faults);
-    }
-  }
-  return faults;
-}
-
-/// Upper and lower byte of the upper halves of the F32s of the sixteen codes.
-struct NibbleTables {
-  alignas(16) std::array<std::uint8_t, 16> high, low;
-};
-template <typename ValueOf>
-constexpr NibbleTables tables_of(const ValueOf& value_of) {
-  NibbleTables tables{};
-  for (std::uint8_t code = 0; code < 16; ++code) {
-    const auto bits = std::bit_cast<std::uint32_t>(value_of(code));
-    tables.high[code] = static_cast<std::uint8_t>(bits >> 24);
-    tables.low[code] = static_cast<std::uint8_t>(bits >> 16);
-  }
-  return tables;
-}
-
-/// The value of a code of four bits, before the scale.
-struct E2m1Nibbles {
-  static constexpr NibbleTables kTables =
-      tables_of([](std::uint8_t code) { return E2m1::value(code); });
-  static constexpr bool kHasZero = false;
-  static float one(std::uint8_t code, std::uint8_t /*zero*/, float scale) {
-    return scaled(E2m1::value(code), scale);
-  }
-};
-struct Int4Nibbles {
-  static constexpr NibbleTables kTables =
-      tables_of([](std::uint8_t code) { return static_cast<float>(code); });
-  static constexpr bool kHasZero = true;
-  static float one(std::uint8_t code, std::uint8_t zero, float scale) {
-    return scaled(Int4::value(code, zero), scale);
-  }
-};
-
-/// The arithmetic on the codes of a group.
-template <bool kHasZero>
-struct NibbleGroup {
-  HWY_INLINE NibbleGroup(float scale, std::uint8_t zero_code)
-      : factor(hn::Set(kFloats, scale)), zero(hn::Set(kFloats, static_cast<float>(zero_code))) {}
-  [[nodiscard]] HWY_INLINE Floats operator()(Floats code) const {
-    if constexpr (kHasZero) code = hn::Sub(code, zero);
-    return hn::Mul(code, factor);
-  }
-  Floats factor, zero;
-};
-
-constexpr hn::Full128<std::uint8_t> kBytes128;
-constexpr hn::Full128<std::uint16_t> kHalves128;
-using Bytes128 = hn::Vec<decltype(kBytes128)>;
-using Halves128 = hn::Vec<decltype(kHalves128)>;
-
-template <typename Group>
-HWY_INLINE void store_products(Words upper_halves, const Group& group, float* out) {
-  hn::StoreU(group(hn::BitCast(kFloats, hn::ShiftLeft<16>(upper_halves))), kFloats, out);
-}
-
-/// Widens two vectors of eight upper halves to sixteen products.
-template <typename Group>
-HWY_INLINE void store_sixteen(Halves128 first, Halves128 second, const Group& scale, float* out) {
-#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-  const auto all = hn::Combine(hn::Full256<std::uint16_t>(), second, first);
-  store_products(hn::PromoteTo(kWords, all), scale, out);
-#elif HWY_TARGET == HWY_AVX2
-  store_products(hn::PromoteTo(kWords, first), scale, out);
-  store_products(hn::PromoteTo(kWords, second), scale, out + 8);
-#else
-  store_products(hn::PromoteTo(kWords, hn::LowerHalf(first)), scale, out);
-  store_products(hn::PromoteTo(kWords, hn::UpperHalf(hn::Half<decltype(kHalves128)>(), first)),
-                 scale, out + 4);
-  store_products(hn::PromoteTo(kWords, hn::LowerHalf(second)), scale, out + 8);
-  store_products(hn::PromoteTo(kWords, hn::UpperHalf(hn::Half<decltype(kHalves128)>(), second)),
-                 scale, out + 12);
-#endif
-}
-
-template <typename Group>
-HWY_INLINE void decode_sixteen(const std::byte* codes, Bytes128 high, Bytes128 low,
-                               const Group& scale, float* out) {
-  std::uint64_t pairs;
-  std::memcpy(&pairs, codes, sizeof pairs);
-  const Bytes128 both = hn::BitCast(kBytes128, hn::Set(hn::Full128<std::uint64_t>(), pairs));
-  const Bytes128 code = hn::InterleaveLower(kBytes128, hn::And(both, hn::Set(kBytes128, 15)),
-                                            hn::ShiftRight<4>(both));
-  const Bytes128 upper = hn::TableLookupBytes(high, code);
-  const Bytes128 lower = hn::TableLookupBytes(low, code);
-  store_sixteen(hn::BitCast(kHalves128, hn::InterleaveLower(kBytes128, lower, upper)),
-                hn::BitCast(kHalves128, hn::InterleaveUpper(kBytes128, lower, upper)), scale, out);
-}
-
-/// Groups are runs of columns.
-template <typename Nibbles>
-HWY_INLINE void decode_nibbles(const CodedMatrix& in, formats::MatrixView<float> out) {
-  const Bytes128 high = hn::Load(kBytes128, Nibbles::kTables.high.data());
-  const Bytes128 low = hn::Load(kBytes128, Nibbles::kTables.low.data());
-  for (std::size_t r = 0; r < in.rows; ++r) {
-    std::size_t group_number = in.first_group(r) + in.block_of_col(0);
-    const std::byte* codes = in.row(r);
-    float* row = out.row(r);
-    for (std::size_t c = 0, end = in.group_end(0); c < in.cols; ++group_number) {
-      const float scale = in.scales[group_number];
-      const std::uint8_t zero = in.zero(group_number);
-      if (c % 2 == 0 && std::isfinite(scale)) {
-        const NibbleGroup<Nibbles::kHasZero> group(scale, zero);
-        for (; c + 16 <= end; c += 16) decode_sixteen(codes + c / 2, high, low, group, row + c);
+/// Decodes a row group by group.
+template <class Code, class Decoder>
+HWY_NOINLINE void decode_groups(const CodedMatrix& in, std::size_t row, float* out,
+                                DecodeFaults& faults) {
+  constexpr std::size_t kAtOnce = Decoder::kVectors * kDotLanes;
+  const auto fills_bytes = [](std::size_t codes) { return codes * Code::kBits % 8 == 0; };
+  const typename Decoder::Shared shared(nullptr);
+  Decoder decoder;
+  decoder.open(in, row);
+  const std::size_t first = in.first_group(row);
+  std::size_t place = in.block_of_col(0);
+  for (std::size_t k = 0, end = in.group_end(0); k < in.cols; ++place) {
+    const std::size_t begin = k;
+    const float scale = in.scale(first + place);
+    if (HWY_LIKELY(std::isfinite(scale) && fills_bytes(k) && decoder.begin(place))) {
+      for (; k + kAtOnce <= end; k += kAtOnce) {
+        const auto loaded = decoder.load(shared, k);
+        HWY_UNROLL(8)
+        for (std::size_t j = 0; j < Decoder::kVectors; ++j)
+          store_lanes(decoder.lanes(shared, loaded, j), out + k + j * kDotLanes);
       }
-      for (; c < end; ++c) row[c] = Nibbles::one(code_at<4>(codes, c), zero, scale);
-      end = in.whole_group_end(end);
+      for (; k + kDotLanes <= end; k += kDotLanes) store_lanes(decoder.sixteen(shared, k), out + k);
+      // The last vector may overlap its predecessor: the same codes give the same values.
+      if (k < end && end - begin >= kDotLanes && fills_bytes(end)) {
+        store_lanes(decoder.sixteen(shared, end - kDotLanes), out + end - kDotLanes);
+        k = end;
+      }
     }
+    for (; k < end; ++k) {
+      const std::uint8_t code = code_at<Code::kBits>(in.row(row), k);
+      out[k] = scaled(Code::value(code, in.zero(first + place)), scale);
+    }
+    end = in.whole_group_end(end);
+  }
+  settle_nan_codes<Code>(in, row, out, faults);
+}
+
+/// True if a decoder can work with all of these scales.
+template <class Decoder>
+HWY_INLINE bool are_ordinary(const float* scales, std::size_t n) {
+  constexpr auto kMost =
+      std::bit_cast<std::uint32_t>(std::numeric_limits<float>::max() / Decoder::kUnit);
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < n; ++i)
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(scales[i]) & 0x7FFFFFFFU);
+  return largest <= kMost;
+}
+
+/// Decodes rows whose groups are a power of two or a row, without a look at each scale.
+template <class Code, class Decoder, unsigned kGroupShift>
+HWY_NOINLINE void decode_rows(const CodedMatrix& in, formats::MatrixView<float> out,
+                              DecodeFaults& faults) {
+  constexpr std::size_t kAtOnce = Decoder::kVectors * kDotLanes;
+  constexpr std::size_t kSharing = (std::size_t{1} << kGroupShift) / kDotLanes;
+  const unsigned shift =
+      is_one_group(in) ? 63U : static_cast<unsigned>(std::countr_zero(in.block_cols));
+  const std::size_t first_col = in.first_col, cols = in.cols, first_place = first_col >> shift;
+  const std::size_t n_groups = ((first_col + cols - 1) >> shift) + 1 - first_place;
+  const typename Decoder::Shared shared(nullptr);
+  Decoder decoder;
+  for (std::size_t r = 0; r < in.rows; ++r) {
+    float* to = out.row(r);
+    const float* scales = in.scales.data() + in.first_group(r) + first_place;
+    if (HWY_UNLIKELY(!are_ordinary<Decoder>(scales, n_groups))) {
+      decode_groups<Code, Decoder>(in, r, to, faults);
+      continue;
+    }
+    decoder.open(in, r);
+    std::size_t k = 0;
+    for (; k + kAtOnce <= cols; k += kAtOnce) {
+      const auto loaded = decoder.load(shared, k);
+      HWY_UNROLL(8)
+      for (std::size_t j = 0; j < Decoder::kVectors; ++j) {
+        if (j % kSharing == 0) decoder.begin((first_col + k + j * kDotLanes) >> shift);
+        store_lanes(decoder.lanes(shared, loaded, j), to + k + j * kDotLanes);
+      }
+    }
+    for (; k + kDotLanes <= cols; k += kDotLanes) {
+      decoder.begin((first_col + k) >> shift);
+      store_lanes(decoder.sixteen(shared, k), to + k);
+    }
+    for (; k < cols; ++k) to[k] = value_at(in, r, k);
+    settle_nan_codes<Code>(in, r, to, faults);
   }
 }
+
+template <class Code>
+using DecoderOf =
+    std::conditional_t<Code::kBits == 4, NibbleDecoder<Code>, ByteDecoder<Code, false, false>>;
 
 }  // namespace
 
 DecodeFaults decode_codes(const CodedMatrix& in, formats::MatrixView<float> out) {
-  switch (formats::scheme_facts(in.scheme).code) {
-    case formats::CodeKind::kE4m3:
-      return decode_bytes<E4m3Values>(in, out);
-    case formats::CodeKind::kInt8:
-      return decode_bytes<Int8Values>(in, out);
-    case formats::CodeKind::kE2m1:
-      decode_nibbles<E2m1Nibbles>(in, out);
-      return {};
-    default:
-      decode_nibbles<Int4Nibbles>(in, out);
-      return {};
-  }
+  DecodeFaults faults;
+  with_code(formats::scheme_facts(in.scheme).code, [&](auto code) HWY_ATTR {
+    using Code = decltype(code);
+    if (in.scales.empty() || !has_groups_of_power(in)) {
+      for (std::size_t r = 0; r < in.rows; ++r)
+        decode_groups<Code, DecoderOf<Code>>(in, r, out.row(r), faults);
+      return;
+    }
+    with_group_shift(in, [&](auto shift) HWY_ATTR {
+      decode_rows<Code, DecoderOf<Code>, shift()>(in, out, faults);
+    });
+  });
+  return faults;
+}
+
+#else
+
+DecodeFaults decode_codes(const CodedMatrix& in, formats::MatrixView<float> out) {
+  return scalar::decode(in, out);
 }
 
 #endif
@@ -359,11 +233,25 @@ bool has_codes(const CodedMatrix& in, formats::MatrixView<float> out) {
 DecodeFaults scalar::decode(const CodedMatrix& in, formats::MatrixView<float> out) {
   DecodeFaults faults;
   if (!has_codes(in, out)) return faults;
-  const bool has_nan = formats::scheme_facts(in.scheme).code == formats::CodeKind::kE4m3;
-  for (std::size_t r = 0; r < in.rows; ++r) {
-    for (std::size_t c = 0; c < in.cols; ++c) out.row(r)[c] = value_at(in, r, c);
-    if (has_nan) count_nan_codes(in.row(r), in.cols, r * in.cols, faults);
+  const formats::CodeKind kind = formats::scheme_facts(in.scheme).code;
+  if (kind == formats::CodeKind::kPlain || !in.group_order.empty()) {
+    for (std::size_t r = 0; r < in.rows; ++r)
+      for (std::size_t c = 0; c < in.cols; ++c) out.row(r)[c] = value_at(in, r, c);
+    return faults;
   }
+  with_code(kind, [&](auto code) {
+    for_each_piece(in, [&](std::size_t r, std::size_t begin, std::size_t end, std::size_t group) {
+      const std::byte* codes = in.row(r);
+      const float scale = in.scale(group);
+      const std::uint8_t zero = in.zero(group);
+      for (std::size_t c = begin; c < end; ++c) {
+        const float value = code.value(code_at<code.kBits>(codes, c), zero);
+        out.row(r)[c] = scaled(value, scale);
+        if (code.kKind != formats::CodeKind::kE4m3 || !std::isnan(value)) continue;
+        if (faults.nan_codes++ == 0) faults.first_nan = r * in.cols + c;
+      }
+    });
+  });
   return faults;
 }
 

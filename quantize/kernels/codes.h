@@ -33,13 +33,14 @@ constexpr std::uint8_t e2m1_from_magnitude(float a) {
   return static_cast<std::uint8_t>(code);
 }
 
-// Each kind has its bits; `value` of a code under the zero point of its group; `nearest`, the code
-// of value / scale: to nearest, ties to even, saturating; and its steps: two neighbours from x on
-// are 2^max(floor(log2 |x|), log2 kFloor) x 2^-kMantissaBits apart.
+// Each kind has its bits; whether it has zero points; `value` of a code under the zero point of its
+// group; `nearest`, the code of value / scale: to nearest, ties to even, saturating; and its steps:
+// two neighbours from x on are 2^max(floor(log2 |x|), log2 kFloor) x 2^-kMantissaBits apart.
 
 struct E4m3 {
   static constexpr formats::CodeKind kKind = formats::CodeKind::kE4m3;
   static constexpr std::uint32_t kBits = 8;
+  static constexpr bool kHasZero = false;
   static constexpr int kMantissaBits = 3;
   static constexpr float kFloor = 0x1p-6F;
   static constexpr float kLargest = 448;
@@ -56,6 +57,7 @@ struct E4m3 {
 struct Int8 {
   static constexpr formats::CodeKind kKind = formats::CodeKind::kInt8;
   static constexpr std::uint32_t kBits = 8;
+  static constexpr bool kHasZero = false;
   static constexpr int kMantissaBits = 7;  // all steps are 1
   static constexpr float kFloor = 0x1p7F;
   static constexpr float kLargest = 127;
@@ -71,6 +73,7 @@ struct Int8 {
 struct E2m1 {
   static constexpr formats::CodeKind kKind = formats::CodeKind::kE2m1;
   static constexpr std::uint32_t kBits = 4;
+  static constexpr bool kHasZero = false;
   static constexpr int kMantissaBits = 1;
   static constexpr float kFloor = 1;
   static constexpr float kLargest = 6;
@@ -90,8 +93,9 @@ struct E2m1 {
 struct Int4 {
   static constexpr formats::CodeKind kKind = formats::CodeKind::kInt4;
   static constexpr std::uint32_t kBits = 4;
-  static constexpr int kMantissaBits = 7;  // all steps are 1
-  static constexpr float kFloor = 0x1p7F;
+  static constexpr bool kHasZero = true;
+  static constexpr int kMantissaBits = 4;  // all steps are 1, up to the 15 that a zero point leaves
+  static constexpr float kFloor = 0x1p4F;
   static constexpr float kLargest = 7;
   static constexpr float value(std::uint8_t code, std::uint8_t zero = kInt4Zero) {
     return static_cast<float>(int{code} - int{zero});

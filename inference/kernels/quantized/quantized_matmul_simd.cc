@@ -23,8 +23,7 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
-#include "inference/kernels/lanes-inl.h"
-#include "inference/kernels/weight_lanes-inl.h"
+#include "inference/kernels/dot_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ingot::inference {
@@ -149,15 +148,12 @@ HWY_INLINE void int8_rows(const QuantizedTask& task, std::size_t m0, std::size_t
 }
 
 /// E4M3 codes without a scale to multiply with, in units of 1 / kUnit.
-struct UnscaledE4m3 : E4m3Decoder<false> {
-  static constexpr float kUnit = E4m3Values::kUnit;
-
-  HWY_INLINE Lanes lanes(const Shared& shared, const E4m3Values::Loaded& loaded,
-                         std::size_t j) const {
-    return E4m3Values::lanes(shared.values, loaded, j);
+struct UnscaledE4m3 : ByteDecoder<quantize::E4m3, false> {
+  HWY_INLINE Lanes lanes(const Shared& shared, const Values::Loaded& loaded, std::size_t j) const {
+    return Values::lanes(shared.values, loaded, j);
   }
   HWY_INLINE Lanes sixteen(const Shared& shared, std::size_t k) const {
-    return E4m3Values::sixteen(shared.values, codes + k);
+    return Values::sixteen(shared.values, codes + k);
   }
 };
 

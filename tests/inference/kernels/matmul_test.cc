@@ -164,7 +164,9 @@ TEST(Matmul, EveryTargetDecodesEveryCode) {
         std::vector<float> expected(n_codes);
         for (std::size_t i = 0; i < n_codes; ++i) {
           std::vector<float> row(64);
-          scalar::decode_row(matrix.view.row_range(i, 1), 0, row);
+          quantize::scalar::decode(
+              matrix.view.row_range(i, 1),
+              {.data = row.data(), .rows = 1, .cols = row.size(), .stride = row.size()});
           float value = row[i % 64];
           if (rounding == WeightRounding::kBf16) {
             quantize::round_to_bf16({.data = &value, .rows = 1, .cols = 1, .stride = 1});

@@ -1,10 +1,10 @@
 // E2M1 and INT4 codes to sixteen lanes of FP32 weights.
 
-#if defined(INGOT_INFERENCE_KERNELS_NIBBLE_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef INGOT_INFERENCE_KERNELS_NIBBLE_LANES_INL_H_
-#undef INGOT_INFERENCE_KERNELS_NIBBLE_LANES_INL_H_
+#if defined(INGOT_QUANTIZE_KERNELS_NIBBLE_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef INGOT_QUANTIZE_KERNELS_NIBBLE_LANES_INL_H_
+#undef INGOT_QUANTIZE_KERNELS_NIBBLE_LANES_INL_H_
 #else
-#define INGOT_INFERENCE_KERNELS_NIBBLE_LANES_INL_H_
+#define INGOT_QUANTIZE_KERNELS_NIBBLE_LANES_INL_H_
 #endif
 
 #include <array>
@@ -16,9 +16,9 @@
 
 #include <hwy/highway.h>
 
-#include "inference/kernels/lanes-inl.h"
-#include "inference/kernels/matmul_task.h"
 #include "quantize/kernels/codes.h"
+#include "quantize/kernels/decoding.h"
+#include "quantize/kernels/lanes-inl.h"
 
 #undef INGOT_BYTE_PERMUTE_128
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL
@@ -29,9 +29,17 @@
 
 #if INGOT_HAS_LANES
 HWY_BEFORE_NAMESPACE();
-namespace ingot::inference {
+namespace ingot::quantize {
 namespace HWY_NAMESPACE {
 namespace {
+
+/// The values of the sixteen codes of a kind, less no zero point.
+template <class Code>
+constexpr std::array<float, 16> kNibbleValues = [] {
+  std::array<float, 16> values{};
+  for (std::uint8_t code = 0; code < 16; ++code) values[code] = Code::value(code, 0);
+  return values;
+}();
 
 // E2M1 codes to sixteen lanes of FP32 weights. A scale code has sixteen possible weights, so
 // on AVX-512 the whole arithmetic - scale, rounding, NaN - is a table of 256 x 16 and a look-up
@@ -85,17 +93,15 @@ struct NibbleSpread {
   __m512i bits;
 };
 
-/// INT4 codes of sixteen columns to weights, which are looked up among the sixteen of their group.
-struct Int4Codes {
+/// Codes of sixteen columns to weights, which are looked up among the sixteen of their group.
+template <class Code>
+struct Nibbles {
   using Group = Lanes;
-  HWY_INLINE Int4Codes() {
-    alignas(64) static constexpr std::array<float, 16> kValues = {0, 1, 2,  3,  4,  5,  6,  7,
-                                                                  8, 9, 10, 11, 12, 13, 14, 15};
-    values = _mm512_load_ps(kValues.data());
-  }
+  HWY_INLINE Nibbles() {}  // written out, as for Lanes  NOLINT(modernize-use-equals-default)
   template <bool kRound>
-  HWY_INLINE Group group(float zero, float scale) const {
-    const Lanes codes = {{hn::Sub(Floats{values}, hn::Set(kFloats, zero))}};
+  static HWY_INLINE Group group(float zero, float scale) {
+    Lanes codes = load_lanes(kNibbleValues<Code>.data());
+    if constexpr (Code::kHasZero) codes.part[0] = hn::Sub(codes.part[0], hn::Set(kFloats, zero));
     return maybe_rounded<kRound>(scaled_lanes(codes, hn::Set(kFloats, scale)));
   }
   template <bool kRound>
@@ -104,13 +110,12 @@ struct Int4Codes {
     return {{Floats{_mm512_permutexvar_ps(spread(codes), group.part[0].raw)}}};
   }
   NibbleSpread spread;
-  __m512 values;
 };
 
 /// The sixteen weights of one scale code.
 template <bool kRound>
 HWY_INLINE void store_e2m1_values(float scale, float* out) {
-  const Lanes codes = load_lanes(kE2m1Values.data());
+  const Lanes codes = load_lanes(kNibbleValues<E2m1>.data());
   store_lanes(maybe_rounded<kRound>(scaled_lanes(codes, hn::Set(kFloats, scale))), out);
 }
 
@@ -151,61 +156,84 @@ struct E2m1Decoder : E2m1Row {
 
 #else
 
-/// INT4 codes of sixteen columns to weights.
-struct Int4Codes {
-  static constexpr hn::Full128<std::uint8_t> kBytes{};
-  struct Group {
-    Group() : Group(hn::Zero(kFloats), hn::Zero(kFloats)) {}
-    HWY_INLINE Group(Floats a_zero, Floats a_scale) : zero(a_zero), scale(a_scale) {}
-    Floats zero, scale;
-  };
-  template <bool kRound>
-  HWY_INLINE Group group(float zero, float scale) const {
-    return {hn::Set(kFloats, zero), hn::Set(kFloats, scale)};
-  }
-  template <bool kRound>
-  HWY_INLINE Lanes sixteen(const Group& group, const std::byte* pairs_of_codes) const {
-    std::uint64_t pairs;
-    std::memcpy(&pairs, pairs_of_codes, sizeof pairs);
-    const auto both = hn::BitCast(kBytes, hn::Set(hn::Full128<std::uint64_t>(), pairs));
-    alignas(16) std::array<std::uint8_t, 16> codes;
-    hn::Store(
-        hn::InterleaveLower(kBytes, hn::And(both, hn::Set(kBytes, 15)), hn::ShiftRight<4>(both)),
-        kBytes, codes.data());
-    Lanes out;
-    HWY_UNROLL(4)
-    for (std::size_t p = 0; p < kParts; ++p) {
-      const auto wide =
-          hn::PromoteTo(kIntegers, hn::LoadU(kByteCodes, codes.data() + p * kVectorLanes));
-      out.part[p] = hn::Sub(hn::ConvertTo(kFloats, wide), group.zero);
-    }
-    return maybe_rounded<kRound>(scaled_lanes(out, group.scale));
-  }
-};
+constexpr hn::Full128<std::uint8_t> kBytes128;
+constexpr hn::Full128<std::uint16_t> kHalves128;
 
-/// Upper and lower byte of the upper halves of the FP32s of the sixteen codes.
-struct E2m1Bytes {
+/// Upper and lower byte of the upper halves of the FP32s of the sixteen codes, whose lower halves
+/// are zero.
+struct NibbleBytes {
   alignas(16) std::array<std::uint8_t, 16> high, low;
 };
-constexpr E2m1Bytes kE2m1Bytes = [] {
-  E2m1Bytes bytes{};
+template <class Code>
+constexpr NibbleBytes kNibbleBytes = [] {
+  NibbleBytes bytes{};
   for (std::size_t code = 0; code < 16; ++code) {
-    const auto bits = std::bit_cast<std::uint32_t>(kE2m1Values[code]);
+    const auto bits = std::bit_cast<std::uint32_t>(kNibbleValues<Code>[code]);
     bytes.high[code] = static_cast<std::uint8_t>(bits >> 24);
     bytes.low[code] = static_cast<std::uint8_t>(bits >> 16);
   }
   return bytes;
 }();
 
+/// Codes of sixteen columns to weights.
+template <class Code>
+struct Nibbles {
+  struct Group {
+    Group() : Group(hn::Zero(kFloats), hn::Zero(kFloats)) {}
+    HWY_INLINE Group(Floats a_zero, Floats a_scale) : zero(a_zero), scale(a_scale) {}
+    Floats zero, scale;
+  };
+  HWY_INLINE Nibbles()
+      : high(hn::Load(kBytes128, kNibbleBytes<Code>.high.data())),
+        low(hn::Load(kBytes128, kNibbleBytes<Code>.low.data())) {}
+  template <bool kRound>
+  static HWY_INLINE Group group(float zero, float scale) {
+    return {hn::Set(kFloats, zero), hn::Set(kFloats, scale)};
+  }
+  template <bool kRound>
+  HWY_INLINE Lanes sixteen(const Group& group, const std::byte* pairs_of_codes) const {
+    std::uint64_t pairs;
+    std::memcpy(&pairs, pairs_of_codes, sizeof pairs);
+    const auto both = hn::BitCast(kBytes128, hn::Set(hn::Full128<std::uint64_t>(), pairs));
+    const auto code = hn::InterleaveLower(kBytes128, hn::And(both, hn::Set(kBytes128, 15)),
+                                          hn::ShiftRight<4>(both));
+    const auto upper = hn::TableLookupBytes(high, code);
+    const auto lower = hn::TableLookupBytes(low, code);
+    Lanes out = widened(hn::BitCast(kHalves128, hn::InterleaveLower(kBytes128, lower, upper)),
+                        hn::BitCast(kHalves128, hn::InterleaveUpper(kBytes128, lower, upper)));
+    HWY_UNROLL(4)
+    for (std::size_t p = 0; Code::kHasZero && p < kParts; ++p)
+      out.part[p] = hn::Sub(out.part[p], group.zero);
+    return maybe_rounded<kRound>(scaled_lanes(out, group.scale));
+  }
+
+ private:
+  using Halves = hn::Vec<decltype(kHalves128)>;
+  /// Widens the upper halves of sixteen FP32s.
+  static HWY_INLINE Lanes widened(Halves first, Halves second) {
+    Lanes out;
+#if HWY_MAX_BYTES >= 32
+    out.part[0] = hn::BitCast(kFloats, hn::ShiftLeft<16>(hn::PromoteTo(kWords, first)));
+    out.part[1] = hn::BitCast(kFloats, hn::ShiftLeft<16>(hn::PromoteTo(kWords, second)));
+#else
+    // The halves go to the upper half of each word.
+    const hn::Repartition<float, decltype(kHalves128)> floats;
+    const Halves none = hn::Zero(kHalves128);
+    out.part[0] = hn::BitCast(floats, hn::InterleaveLower(kHalves128, none, first));
+    out.part[1] = hn::BitCast(floats, hn::InterleaveUpper(kHalves128, none, first));
+    out.part[2] = hn::BitCast(floats, hn::InterleaveLower(kHalves128, none, second));
+    out.part[3] = hn::BitCast(floats, hn::InterleaveUpper(kHalves128, none, second));
+#endif
+    return out;
+  }
+  hn::Vec<decltype(kBytes128)> high, low;
+};
+
 template <bool kRound, unsigned kGroupShift>
 struct E2m1Decoder : E2m1Row {
-  static constexpr hn::Full128<std::uint8_t> kBytes{};
-  static constexpr hn::Full128<std::uint16_t> kHalves{};
   struct Shared {
-    explicit HWY_INLINE Shared(const float* /*e2m1_table*/)
-        : high(hn::Load(kBytes, kE2m1Bytes.high.data())),
-          low(hn::Load(kBytes, kE2m1Bytes.low.data())) {}
-    hn::Vec<hn::Full128<std::uint8_t> > high, low;
+    explicit HWY_INLINE Shared(const float* /*e2m1_table*/) {}
+    Nibbles<E2m1> codes;
   };
   const float* scale_values = nullptr;
 
@@ -218,25 +246,9 @@ struct E2m1Decoder : E2m1Row {
     return sixteen(shared, k + j * kDotLanes);
   }
   HWY_INLINE Lanes sixteen(const Shared& shared, std::size_t k) const {
-    std::uint64_t pairs;
-    std::memcpy(&pairs, codes + k / 2, sizeof pairs);
-    const auto both = hn::BitCast(kBytes, hn::Set(hn::Full128<std::uint64_t>(), pairs));
-    const auto code =
-        hn::InterleaveLower(kBytes, hn::And(both, hn::Set(kBytes, 15)), hn::ShiftRight<4>(both));
-    const auto high = hn::TableLookupBytes(shared.high, code);
-    const auto low = hn::TableLookupBytes(shared.low, code);
-    alignas(32) std::array<std::uint16_t, 16> words;
-    hn::Store(hn::BitCast(kHalves, hn::InterleaveLower(kBytes, low, high)), kHalves, words.data());
-    hn::Store(hn::BitCast(kHalves, hn::InterleaveUpper(kBytes, low, high)), kHalves,
-              words.data() + 8);
-    Lanes out;
-    HWY_UNROLL(4)
-    for (std::size_t p = 0; p < kParts; ++p) {
-      const Words wide = hn::PromoteTo(kWords, hn::LoadU(kHalfWords, &words[p * kVectorLanes]));
-      out.part[p] = hn::BitCast(kFloats, hn::ShiftLeft<16>(wide));
-    }
-    const float scale = ingot::inference::one_nan(scale_values[groups[k >> kGroupShift]]);
-    return maybe_rounded<kRound>(scaled_lanes(out, hn::Set(kFloats, scale)));
+    const float scale = ingot::quantize::one_nan(scale_values[groups[k >> kGroupShift]]);
+    const auto group = Nibbles<E2m1>::template group<kRound>(0, scale);
+    return shared.codes.template sixteen<kRound>(group, codes + k / 2);
   }
 };
 
@@ -250,7 +262,7 @@ struct Int4Decoder {
   static constexpr bool kGrouped = false;
   struct Shared {
     explicit HWY_INLINE Shared(const float* /*e2m1_table*/) {}
-    Int4Codes codes;
+    Nibbles<Int4> codes;
   };
 
   HWY_INLINE void open(const CodedMatrix& w, std::size_t row) {
@@ -267,22 +279,22 @@ struct Int4Decoder {
   HWY_INLINE Lanes lanes(const Shared& shared, std::size_t k, std::size_t j) {
     constexpr std::size_t kSharing = (std::size_t{1} << kGroupShift) / kDotLanes;
     k += j * kDotLanes;
-    if (j % kSharing == 0) group = group_of(shared, k);
+    if (j % kSharing == 0) group = group_of(k);
     return shared.codes.template sixteen<kRound>(group, codes + k / 2);
   }
   HWY_INLINE Lanes sixteen(const Shared& shared, std::size_t k) const {
-    return shared.codes.template sixteen<kRound>(group_of(shared, k), codes + k / 2);
+    return shared.codes.template sixteen<kRound>(group_of(k), codes + k / 2);
   }
 
  private:
-  HWY_INLINE Int4Codes::Group group_of(const Shared& shared, std::size_t k) const {
+  HWY_INLINE Nibbles<Int4>::Group group_of(std::size_t k) const {
     const std::size_t place = (first_col + k) >> shift;
-    const float zero = zeros == nullptr ? quantize::kInt4Zero : zeros[place];
-    const float scale = kRound ? ingot::inference::one_nan(scales[place]) : scales[place];
-    return shared.codes.template group<kRound>(zero, scale);
+    const float zero = zeros == nullptr ? kInt4Zero : zeros[place];
+    const float scale = kRound ? ingot::quantize::one_nan(scales[place]) : scales[place];
+    return Nibbles<Int4>::template group<kRound>(zero, scale);
   }
 
-  Int4Codes::Group group;
+  Nibbles<Int4>::Group group;
   const std::byte* codes = nullptr;
   const float* scales = nullptr;
   const std::uint8_t* zeros = nullptr;
@@ -290,10 +302,42 @@ struct Int4Decoder {
   unsigned shift = 0;
 };
 
+/// A row of codes of four bits, in groups of any width.
+template <class Code>
+struct NibbleDecoder : ScaledRow<false, std::byte> {
+  static constexpr float kUnit = 1;
+  static constexpr std::size_t kVectors = 2 * kLineBytes / kDotLanes;
+  struct Shared {
+    explicit HWY_INLINE Shared(const float* /*e2m1_table*/) {}
+    Nibbles<Code> codes;
+  };
+
+  HWY_INLINE void open(const CodedMatrix& w, std::size_t row) {
+    ScaledRow<false, std::byte>::open(w, row);
+    zeros = w.zeros.empty() ? nullptr : w.zeros.data() + w.first_group(row);
+  }
+  HWY_INLINE bool begin(std::size_t place) {
+    const float zero = zeros == nullptr ? kInt4Zero : zeros[place];
+    group = Nibbles<Code>::template group<false>(zero, this->scales.at(place));
+    return true;
+  }
+  HWY_INLINE std::size_t load(const Shared& /*shared*/, std::size_t k) const { return k; }
+  HWY_INLINE Lanes lanes(const Shared& shared, std::size_t k, std::size_t j) const {
+    return sixteen(shared, k + j * kDotLanes);
+  }
+  HWY_INLINE Lanes sixteen(const Shared& shared, std::size_t k) const {
+    return shared.codes.template sixteen<false>(group, codes + k / 2);
+  }
+
+ private:
+  typename Nibbles<Code>::Group group;
+  const std::uint8_t* zeros = nullptr;
+};
+
 }  // namespace
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE
-}  // namespace ingot::inference
+}  // namespace ingot::quantize
 HWY_AFTER_NAMESPACE();
 #endif  // INGOT_HAS_LANES
 

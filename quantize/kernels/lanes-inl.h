@@ -1,6 +1,6 @@
-// The sixteen lanes of a dot product in registers: one vector of 512 bits, or several shorter ones;
-// and stored codes to sixteen lanes of FP32 weights: the common part of all decoders, plain
-// numbers, INT8. Included once per target, outside of any namespace.
+// Stored codes to sixteen lanes of FP32 in registers (one vector of 512 bits, or several shorter
+// ones): the common part of all decoders, plain numbers, INT8. Included once per target, outside of
+// any namespace.
 //
 // A decoder reads one row. `begin` takes the scale of a column of the grid, where kGrouped says
 // that it has to be told, and says whether it can work with that; `load` fetches kVectors x 16
@@ -8,11 +8,11 @@
 // a single one. With kRound the weights are rounded to BF16.
 
 // Per-target include guard.
-#if defined(INGOT_INFERENCE_KERNELS_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef INGOT_INFERENCE_KERNELS_LANES_INL_H_
-#undef INGOT_INFERENCE_KERNELS_LANES_INL_H_
+#if defined(INGOT_QUANTIZE_KERNELS_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef INGOT_QUANTIZE_KERNELS_LANES_INL_H_
+#undef INGOT_QUANTIZE_KERNELS_LANES_INL_H_
 #else
-#define INGOT_INFERENCE_KERNELS_LANES_INL_H_
+#define INGOT_QUANTIZE_KERNELS_LANES_INL_H_
 #endif
 
 #include <cstddef>
@@ -20,9 +20,9 @@
 
 #include <hwy/highway.h>
 
-#include "inference/kernels/dot_lanes.h"
-#include "inference/kernels/matmul.h"
 #include "quantize/coded_matrix.h"
+#include "quantize/kernels/codes.h"
+#include "quantize/kernels/decoding.h"
 
 // Targets whose vectors have no size at compile time run the scalar twins, as does the one without
 // vectors.
@@ -42,7 +42,7 @@
 
 #if INGOT_HAS_LANES
 HWY_BEFORE_NAMESPACE();
-namespace ingot::inference {
+namespace ingot::quantize {
 namespace HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
@@ -55,9 +55,6 @@ using Words = hn::Vec<decltype(kWords)>;
 constexpr std::size_t kVectorLanes = hn::MaxLanes(kFloats);
 /// Vectors that hold the lanes.
 constexpr std::size_t kParts = kDotLanes / kVectorLanes;
-
-constexpr hn::Full128<float> kFourFloats;
-using FourFloats = hn::Vec<decltype(kFourFloats)>;
 
 /// Lane i is element i % kVectorLanes of part i / kVectorLanes. The constructor is written out for
 /// ARM, or GCC would compile it for no target in particular, where it cannot inline that of NEON's
@@ -92,14 +89,6 @@ HWY_INLINE void store_lanes(const Lanes& lanes, float* to) {
   }
 }
 
-/// sum + a x b, both rounded.
-HWY_INLINE void add_product(const Lanes& a, const Lanes& b, Lanes& sum) {
-  HWY_UNROLL(4)
-  for (std::size_t p = 0; p < kParts; ++p) {
-    sum.part[p] = hn::Add(sum.part[p], hn::Mul(a.part[p], b.part[p]));
-  }
-}
-
 HWY_INLINE Lanes scaled_lanes(Lanes lanes, Floats factor) {
   HWY_UNROLL(4)
   for (std::size_t p = 0; p < kParts; ++p) lanes.part[p] = hn::Mul(lanes.part[p], factor);
@@ -121,59 +110,12 @@ HWY_INLINE Lanes rounded_to_bf16(Lanes lanes) {
   return lanes;
 }
 
-/// The first two or one steps of fold_lanes (dot_lanes.h): lane i takes lane i + 8, then i + 4.
-HWY_INLINE FourFloats quarter(const Lanes& lanes) {
-#if HWY_MAX_BYTES >= 64
-  const hn::Half<decltype(kFloats)> half;
-  const auto eight =
-      hn::Add(hn::LowerHalf(half, lanes.part[0]), hn::UpperHalf(half, lanes.part[0]));
-  return hn::Add(hn::LowerHalf(kFourFloats, eight), hn::UpperHalf(kFourFloats, eight));
-#elif HWY_MAX_BYTES >= 32
-  const auto eight = hn::Add(lanes.part[0], lanes.part[1]);
-  return hn::Add(hn::LowerHalf(kFourFloats, eight), hn::UpperHalf(kFourFloats, eight));
-#else
-  return hn::Add(hn::Add(lanes.part[0], lanes.part[2]), hn::Add(lanes.part[1], lanes.part[3]));
-#endif
-}
-
-/// fold_lanes of four dot products.
-HWY_INLINE FourFloats fold_four(const Lanes& a, const Lanes& b, const Lanes& c, const Lanes& d) {
-  const FourFloats a4 = quarter(a);
-  const FourFloats b4 = quarter(b);
-  const FourFloats c4 = quarter(c);
-  const FourFloats d4 = quarter(d);
-  const FourFloats ab =
-      hn::Add(hn::ConcatLowerLower(kFourFloats, b4, a4), hn::ConcatUpperUpper(kFourFloats, b4, a4));
-  const FourFloats cd =
-      hn::Add(hn::ConcatLowerLower(kFourFloats, d4, c4), hn::ConcatUpperUpper(kFourFloats, d4, c4));
-  return hn::Add(hn::ConcatEven(kFourFloats, cd, ab), hn::ConcatOdd(kFourFloats, cd, ab));
-}
-
-/// one_nan (dot_lanes.h) of every element.
-template <class D>
-HWY_INLINE hn::Vec<D> one_nan(D d, hn::Vec<D> value) {
-  const hn::RebindToUnsigned<D> words;
-  return hn::IfThenElse(hn::IsNaN(value), hn::BitCast(d, hn::Set(words, 0x7FC00000U)), value);
-}
-
 constexpr hn::Rebind<std::uint8_t, decltype(kFloats)> kByteCodes;
 constexpr hn::Rebind<std::int8_t, decltype(kFloats)> kSignedCodes;
 constexpr hn::Rebind<std::uint16_t, decltype(kFloats)> kHalfWords;
 
 /// Codes are fetched ahead and decoded by cache lines.
 constexpr std::size_t kLineBytes = 64;
-
-/// Asks for a line of the codes that come after those at work, into the second-level cache. Rows
-/// that are read side by side are short streams, over before a processor's own prefetcher knows
-/// them, and the first-level cache has room for fewer lines on their way than memory keeps busy.
-/// Asked for in the order in which they lie in memory, lines of the next rows are one long stream.
-HWY_INLINE void fetch_ahead(const std::byte* line) {
-#if HWY_COMPILER_GCC_ACTUAL || HWY_COMPILER_CLANG
-  __builtin_prefetch(line, /*read*/ 0, /*second level*/ 2);
-#else
-  (void)line;
-#endif
-}
 
 template <bool kRound>
 HWY_INLINE Lanes maybe_rounded(const Lanes& lanes) {
@@ -293,7 +235,7 @@ struct RowScales {
   /// The scale of column `group` of the grid. Rounding relies on a NaN of few bits.
   HWY_INLINE float at(std::size_t group) const {
     const float scale = values != nullptr ? values[group] : table[codes[group]];
-    return kRound ? ingot::inference::one_nan(scale) : scale;
+    return kRound ? ingot::quantize::one_nan(scale) : scale;
   }
 };
 
@@ -313,8 +255,13 @@ struct ScaledRow {
   HWY_INLINE const Code* line(std::size_t k) const { return codes + k; }
 };
 
-template <bool kRound>
-struct Int8Decoder : ScaledRow<kRound, std::int8_t> {
+/// The decoder of codes of a byte. Without `kNan`, codes that are NaN may become other numbers.
+template <class Code, bool kRound, bool kNan = true>
+struct ByteDecoder;
+
+template <bool kRound, bool kNan>
+struct ByteDecoder<Int8, kRound, kNan> : ScaledRow<kRound, std::int8_t> {
+  static constexpr float kUnit = 1;
   static constexpr std::size_t kVectors = kLineBytes / kDotLanes;
   struct Shared {
     explicit HWY_INLINE Shared(const float* /*e2m1_table*/) {}
@@ -342,7 +289,7 @@ struct Int8Decoder : ScaledRow<kRound, std::int8_t> {
 }  // namespace
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE
-}  // namespace ingot::inference
+}  // namespace ingot::quantize
 HWY_AFTER_NAMESPACE();
 #endif  // INGOT_HAS_LANES
 

@@ -1,11 +1,11 @@
 // E4M3 codes, and the walk over the rows of a stored matrix: which decoder reads its scheme, where
 // its scales change, and the twin for the rest that fills no vector.
 
-#if defined(INGOT_INFERENCE_KERNELS_WEIGHT_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef INGOT_INFERENCE_KERNELS_WEIGHT_LANES_INL_H_
-#undef INGOT_INFERENCE_KERNELS_WEIGHT_LANES_INL_H_
+#if defined(INGOT_QUANTIZE_KERNELS_CODED_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef INGOT_QUANTIZE_KERNELS_CODED_LANES_INL_H_
+#undef INGOT_QUANTIZE_KERNELS_CODED_LANES_INL_H_
 #else
-#define INGOT_INFERENCE_KERNELS_WEIGHT_LANES_INL_H_
+#define INGOT_QUANTIZE_KERNELS_CODED_LANES_INL_H_
 #endif
 
 #include <array>
@@ -14,19 +14,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include <hwy/highway.h>
 
 #include "formats/base/error.h"
 #include "formats/container/float8.h"
-#include "inference/kernels/lanes-inl.h"
-#include "inference/kernels/matmul_task.h"
-#include "inference/kernels/nibble_lanes-inl.h"
 #include "quantize/kernels/codes.h"
+#include "quantize/kernels/decoding.h"
+#include "quantize/kernels/lanes-inl.h"
+#include "quantize/kernels/nibble_lanes-inl.h"
 
 #if INGOT_HAS_LANES
 HWY_BEFORE_NAMESPACE();
-namespace ingot::inference {
+namespace ingot::quantize {
 namespace HWY_NAMESPACE {
 namespace {
 
@@ -61,6 +62,7 @@ constexpr E4m3Tables kE4m3Tables = [] {
 }();
 
 /// Values of 64 codes at a time, not yet scaled.
+template <bool kNan>
 struct E4m3Values {
   static constexpr std::size_t kVectors = 4;
   struct Shared {
@@ -102,7 +104,9 @@ struct E4m3Values {
 
 #else
 
-/// Values of 16 codes at a time, in units of 1 / kUnit, not yet scaled.
+/// Values of 16 codes at a time, in units of 1 / kUnit, not yet scaled. Without kNan, NaN codes are
+/// 480.
+template <bool kNan>
 struct E4m3Values {
   static constexpr std::size_t kVectors = kLineBytes / kDotLanes;
   struct Shared {};
@@ -121,12 +125,14 @@ struct E4m3Values {
     const hn::FixedTag<hwy::float16_t, 16> half_floats;
     const auto moved = hn::ShiftLeft<7>(
         hn::PromoteTo(halves, hn::LoadU(bytes, reinterpret_cast<const std::int8_t*>(codes))));
-    const auto value = hn::And(moved, hn::Set(halves, static_cast<std::int16_t>(0xBFFFU)));
-    const auto magnitude = hn::And(moved, hn::Set(halves, 0x3FFF));
-    // The NaN code is the only one with this magnitude.
-    const auto is_nan = hn::Eq(magnitude, hn::Set(halves, 0x3F80));
-    const auto all = hn::BitCast(
-        half_floats, hn::Or(value, hn::IfThenElseZero(is_nan, hn::Set(halves, 0x7E00))));
+    auto value = hn::And(moved, hn::Set(halves, static_cast<std::int16_t>(0xBFFFU)));
+    if constexpr (kNan) {
+      // The NaN code is the only one with this magnitude.
+      const auto magnitude = hn::And(moved, hn::Set(halves, 0x3FFF));
+      const auto is_nan = hn::Eq(magnitude, hn::Set(halves, 0x3F80));
+      value = hn::Or(value, hn::IfThenElseZero(is_nan, hn::Set(halves, 0x7E00)));
+    }
+    const auto all = hn::BitCast(half_floats, value);
 #if HWY_MAX_BYTES >= 64
     return {{hn::PromoteTo(kFloats, all)}};
 #else
@@ -144,13 +150,13 @@ struct E4m3Values {
       const Words code = hn::PromoteTo(kWords, hn::LoadU(kByteCodes, codes + p * kVectorLanes));
       const Words moved = hn::ShiftLeft<20>(hn::And(code, hn::Set(kWords, 0x7F)));
       const Floats normal = hn::BitCast(kFloats, hn::Add(moved, hn::Set(kWords, 120U << 23)));
-      const Floats first_normal = hn::Set(kFloats, 0x1p-6F);
-      const Floats next = hn::BitCast(kFloats, hn::Add(moved, hn::Set(kWords, 121U << 23)));
-      const Floats finite =
-          hn::IfThenElse(hn::Lt(normal, first_normal), hn::Sub(next, first_normal), normal);
-      const Floats nan = hn::BitCast(kFloats, hn::Set(kWords, 0x7FC00000U));
-      const Floats magnitude =
-          hn::IfThenElse(hn::Eq(normal, hn::Set(kFloats, 480.0F)), nan, finite);
+      // One exponent up, less its power of two: below `normal` for subnormal codes only.
+      const Floats tiny = hn::Sub(hn::Add(normal, normal), hn::Set(kFloats, 0x1p-6F));
+      Floats magnitude = hn::Min(normal, tiny);
+      if constexpr (kNan) {
+        const Floats nan = hn::BitCast(kFloats, hn::Set(kWords, 0x7FC00000U));
+        magnitude = hn::IfThenElse(hn::Eq(normal, hn::Set(kFloats, 480.0F)), nan, magnitude);
+      }
       const Words sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(kWords, 0x80)));
       out.part[p] = hn::Or(magnitude, hn::BitCast(kFloats, sign));
     }
@@ -161,31 +167,33 @@ struct E4m3Values {
 
 #endif
 
-template <bool kRound>
-struct E4m3Decoder : ScaledRow<kRound, std::uint8_t> {
-  static constexpr std::size_t kVectors = E4m3Values::kVectors;
+template <bool kRound, bool kNan>
+struct ByteDecoder<E4m3, kRound, kNan> : ScaledRow<kRound, std::uint8_t> {
+  using Values = E4m3Values<kNan>;
+  static constexpr float kUnit = Values::kUnit;
+  static constexpr std::size_t kVectors = Values::kVectors;
   struct Shared {
     explicit HWY_INLINE Shared(const float* /*e2m1_table*/) {}
-    E4m3Values::Shared values;
+    typename Values::Shared values;
   };
 
   HWY_INLINE bool begin(std::size_t group) {
     const float scale = this->scales.at(group);
-    this->factor = hn::Set(kFloats, scale * E4m3Values::kUnit);
-    if constexpr (E4m3Values::kUnit == 1) return true;
-    return std::isinf(scale) || !std::isinf(scale * E4m3Values::kUnit);
+    this->factor = hn::Set(kFloats, scale * Values::kUnit);
+    if constexpr (Values::kUnit == 1) return true;
+    return std::isinf(scale) || !std::isinf(scale * Values::kUnit);
   }
-  HWY_INLINE E4m3Values::Loaded load(const Shared& shared, std::size_t k) const {
-    return E4m3Values::load(shared.values, this->codes + k);
+  HWY_INLINE typename Values::Loaded load(const Shared& shared, std::size_t k) const {
+    return Values::load(shared.values, this->codes + k);
   }
-  HWY_INLINE Lanes lanes(const Shared& shared, const E4m3Values::Loaded& loaded,
+  HWY_INLINE Lanes lanes(const Shared& shared, const typename Values::Loaded& loaded,
                          std::size_t j) const {
     return maybe_rounded<kRound>(
-        scaled_lanes(E4m3Values::lanes(shared.values, loaded, j), this->factor));
+        scaled_lanes(Values::lanes(shared.values, loaded, j), this->factor));
   }
   HWY_INLINE Lanes sixteen(const Shared& shared, std::size_t k) const {
     return maybe_rounded<kRound>(
-        scaled_lanes(E4m3Values::sixteen(shared.values, this->codes + k), this->factor));
+        scaled_lanes(Values::sixteen(shared.values, this->codes + k), this->factor));
   }
 };
 
@@ -250,36 +258,47 @@ HWY_INLINE void with_plain_decoder(const CodedMatrix& w, WeightRounding rounding
 
 template <class Body>
 HWY_INLINE void with_byte_decoder(const CodedMatrix& w, WeightRounding rounding, const Body& body) {
-  if (formats::scheme_facts(w.scheme).code == formats::CodeKind::kE4m3)
-    return with_either<E4m3Decoder<false>, E4m3Decoder<true>>(rounding, body);
-  with_either<Int8Decoder<false>, Int8Decoder<true>>(rounding, body);
+  with_code(formats::scheme_facts(w.scheme).code, [&](auto code) HWY_ATTR {
+    using Code = decltype(code);
+    if constexpr (Code::kBits != 4)
+      with_either<ByteDecoder<Code, false>, ByteDecoder<Code, true>>(rounding, body);
+  });
+}
+
+/// Calls body(std::integral_constant<n>()): 2^n columns from a multiple of them on share a scale.
+/// For groups of a power of two or of a row.
+template <class Body>
+HWY_INLINE void with_group_shift(const CodedMatrix& w, const Body& body) {
+  const auto shares = [&](std::size_t cols) {
+    return is_one_group(w) || (w.block_cols % cols == 0 && w.first_col % cols == 0);
+  };
+  if (shares(128)) return body(std::integral_constant<unsigned, 7>());
+  if (shares(32)) return body(std::integral_constant<unsigned, 5>());
+  body(std::integral_constant<unsigned, 4>());
 }
 
 template <class Body>
 HWY_INLINE void with_nibble_decoder(const CodedMatrix& w, WeightRounding rounding,
                                     const Body& body) {
-  if (has_e2m1_codes(w)) {
+  if (formats::scheme_facts(w.scheme).code == formats::CodeKind::kE2m1) {
     if (w.block_cols == 16)
       return with_either<E2m1Decoder<false, 4>, E2m1Decoder<true, 4>>(rounding, body);
     return with_either<E2m1Decoder<false, 5>, E2m1Decoder<true, 5>>(rounding, body);
   }
-  const auto shares = [&](std::size_t cols) {
-    return is_one_group(w) || (w.block_cols % cols == 0 && w.first_col % cols == 0);
-  };
-  if (shares(128)) return with_either<Int4Decoder<false, 7>, Int4Decoder<true, 7>>(rounding, body);
-  if (shares(32)) return with_either<Int4Decoder<false, 5>, Int4Decoder<true, 5>>(rounding, body);
-  with_either<Int4Decoder<false, 4>, Int4Decoder<true, 4>>(rounding, body);
+  with_group_shift(w, [&](auto shift) HWY_ATTR {
+    with_either<Int4Decoder<false, shift()>, Int4Decoder<true, shift()>>(rounding, body);
+  });
 }
 
 /// Calls body(Decoder()) with the decoder for a matrix of any family.
 template <class Body>
 HWY_INLINE void with_decoder(const CodedMatrix& w, WeightRounding rounding, const Body& body) {
-  switch (weight_family(w)) {
-    case WeightFamily::kPlain:
+  switch (decoder_family(w)) {
+    case DecoderFamily::kPlain:
       return with_plain_decoder(w, rounding, body);
-    case WeightFamily::kBytes:
+    case DecoderFamily::kBytes:
       return with_byte_decoder(w, rounding, body);
-    case WeightFamily::kNibbles:
+    case DecoderFamily::kNibbles:
       return with_nibble_decoder(w, rounding, body);
   }
 }
@@ -287,7 +306,7 @@ HWY_INLINE void with_decoder(const CodedMatrix& w, WeightRounding rounding, cons
 }  // namespace
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE
-}  // namespace ingot::inference
+}  // namespace ingot::quantize
 HWY_AFTER_NAMESPACE();
 #endif  // INGOT_HAS_LANES
 
