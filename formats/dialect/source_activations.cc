@@ -37,9 +37,9 @@ std::string SourceActivations::text(std::string_view name, const Encoding& encod
     if (std::string said = form.numbers(); !said.empty()) return said;
   // Where nothing else is said they become numbers of the weights' kind.
   const CodeKind code = scheme_facts(encoding.scheme).code;
-  const bool is_float = code == CodeKind::kE4m3 || code == CodeKind::kE2m1;
+  const bool is_integer = code == CodeKind::kInt8 || code == CodeKind::kInt4;
   return fmt::format("{} in {} bits of type {}", activations_name(activations),
-                     scheme_facts(encoding.scheme).code_bits, is_float ? "float" : "int");
+                     scheme_facts(encoding.scheme).code_bits, is_integer ? "int" : "float");
 }
 
 }  // namespace ingot::formats

@@ -84,7 +84,7 @@ std::optional<ActivationFormat> native_activations(const TensorSource& source,
                                                    Activations activations) {
   const formats::SchemeFacts& scheme = formats::scheme_facts(tensor.encoding.scheme);
   if (!scheme.quantized || activations == Activations::kWeightOnly) return std::nullopt;
-  if (scheme.code == CodeKind::kInt4) {
+  if (!can_quantize_to(scheme.code)) {
     throw Error(ErrorCode::kUnsupported,
                 "has quantized activations with {}, which this version does not compute (run it "
                 "with --profile bf16)",

@@ -1,33 +1,15 @@
 #include "verify/gates/few_groups.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <optional>
 
 #include "formats/storage/encoding.h"
+#include "quantize/kernels/codes.h"
+#include "verify/weights/group_reach.h"
 
 namespace ingot::verify {
 namespace {
-
-using formats::CodeKind;
-
-/// A kind of code under nearest rounding. From the step at 1 on, a value is at most `relative` of
-/// itself away from its code; below, at most `half_step`. `reach` is the largest code that a group
-/// has at the least, as `weights.coarse` demands it.
-struct Rounding {
-  CodeKind code;
-  bool has_exponents;  ///< scales are powers of two
-  double relative, half_step, reach;
-};
-constexpr std::array kRoundings = {
-    Rounding{CodeKind::kE4m3, false, 1.0 / 17, 0x1p-10, 224},
-    Rounding{CodeKind::kE4m3, true, 1.0 / 17, 0x1p-10, 224},
-    Rounding{CodeKind::kInt8, false, 0, 0.5, 126},
-    Rounding{CodeKind::kE2m1, false, 1.0 / 5, 0.25, 4},
-    Rounding{CodeKind::kE2m1, true, 1.0 / 5, 0.25, 3},
-    Rounding{CodeKind::kInt4, false, 0, 0.5, 6},
-};
 
 /// ln(10^4): a tensor like those that the floors were measured on is below its own once in ten
 /// thousand times at the most.
@@ -44,15 +26,17 @@ struct Groups {
 std::optional<Groups> groups_of(const TensorWeights& tensor) {
   const auto id = formats::find_scheme(tensor.to);
   if (!id || tensor.groups == 0 || tensor.relation != Relation::kQuantized) return std::nullopt;
-  const formats::SchemeFacts& facts = formats::scheme_facts(*id);
-  const bool has_exponents = facts.scale_dtype == formats::DType::kF8E8M0;
-  const auto* const row = std::ranges::find_if(kRoundings, [&](const Rounding& rounding) {
-    return rounding.code == facts.code && rounding.has_exponents == has_exponents;
-  });
-  if (row == kRoundings.end()) return std::nullopt;
-  const double small = row->half_step / row->reach;
+  const formats::CodeKind kind = formats::scheme_facts(*id).code;
+  if (kind == formats::CodeKind::kPlain) return std::nullopt;
+  // Under nearest rounding a value is at most `relative` of itself away from its code from the
+  // floor of steps on; below, at most half a step.
+  const quantize::CodeFacts code = quantize::code_facts(kind);
+  const double steps = 1 / static_cast<double>(code.step_factor);
+  const double relative = code.is_even() ? 0 : 1 / (2 * steps + 1);
+  const double half_step = static_cast<double>(code.floor) / steps / 2;
+  const double small = half_step / static_cast<double>(least_reach(*id, 1));
   const double most =
-      row->relative * row->relative + static_cast<double>(tensor.group_elements) * small * small;
+      relative * relative + static_cast<double>(tensor.group_elements) * small * small;
   return Groups{.n = static_cast<double>(tensor.groups), .most = std::min(most, 1.0)};
 }
 

@@ -75,28 +75,21 @@ std::string kind_of(const Checkpoint& model) {
   bool has_nvfp4 = false, has_coarser = false;
   for (const LogicalTensor& tensor : model.tensors()) {
     const SchemeId scheme = tensor.encoding.scheme;
-    if (!formats::scheme_facts(scheme).quantized) continue;
-    switch (formats::scheme_facts(scheme).code) {
-      case formats::CodeKind::kE4m3:
-        has_fp8 = true;
-        break;
-      case formats::CodeKind::kInt8:
-        has_int8 = true;
-        has_static_int8 = has_static_int8 || activations.of(tensor.name, tensor.encoding) ==
-                                                 formats::Activations::kStatic;
-        break;
-      case formats::CodeKind::kE2m1:
-        has_nvfp4 = true;
-        has_coarser =
-            has_coarser || scheme != SchemeId::kNvfp4 ||
-            !formats::is_feed_forward(role_of(tensor)) ||
-            activations.of(tensor.name, tensor.encoding) != formats::Activations::kWeightOnly;
-        break;
-      case formats::CodeKind::kInt4:
-        has_coarser = true;
-        break;
-      case formats::CodeKind::kPlain:
-        break;
+    const formats::SchemeFacts& facts = formats::scheme_facts(scheme);
+    if (!facts.quantized) continue;
+    const auto is = [&](formats::Activations activations_of_it) {
+      return activations.of(tensor.name, tensor.encoding) == activations_of_it;
+    };
+    if (facts.code == formats::CodeKind::kInt8) {
+      has_int8 = true;
+      has_static_int8 = has_static_int8 || is(formats::Activations::kStatic);
+    } else if (facts.code_bits == 8) {
+      has_fp8 = true;
+    } else {
+      has_nvfp4 = true;
+      has_coarser = has_coarser || scheme != SchemeId::kNvfp4 ||
+                    !formats::is_feed_forward(role_of(tensor)) ||
+                    !is(formats::Activations::kWeightOnly);
     }
   }
   if (has_coarser) return "4-bit";

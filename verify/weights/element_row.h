@@ -27,7 +27,7 @@ struct StepGrid {
 };
 
 /// The grid of every scheme but kRaw.
-const StepGrid& step_grid(formats::SchemeId scheme);
+StepGrid step_grid(formats::SchemeId scheme);
 
 /// Lanes of the FP32 sums, and columns that share a scale.
 inline constexpr std::size_t kRowStep = 16;

@@ -9,6 +9,7 @@
 
 #include "formats/base/error.h"
 #include "formats/container/bfloat16.h"
+#include "quantize/kernels/codes.h"
 #include "quantize/kernels/plain_cast.h"
 #include "verify/weights/element_row.h"
 
@@ -325,12 +326,6 @@ void compare(const ElementRun& run, CompareRow compare_row, ElementSums& sums) {
 constexpr float kLimit = 0.5001F;
 constexpr float kStepSlack = 1 + 0x1p-12F;
 
-constexpr StepGrid kE4m3{0x1p-6F, 0x1p-3F, kLimit, 448, kStepSlack};
-/// All steps are 1; -128 is as far as 127 for values that were cut off.
-constexpr StepGrid kInt8{0x1p7F, 0x1p-7F, kLimit, 127, kStepSlack, /*has_signed_scales=*/true};
-constexpr StepGrid kE2m1{1, 0x1p-1F, kLimit, 6, kStepSlack};
-/// All steps are 1, up to the 15 that a zero point leaves.
-constexpr StepGrid kInt4{0x1p4F, 0x1p-4F, kLimit, 7, kStepSlack, /*has_signed_scales=*/true};
 constexpr StepGrid kBf16{0x1p-126F, 0x1p-7F, kLimit, 0x1.FEp127F, 1};
 constexpr StepGrid kF16{0x1p-14F, 0x1p-10F, kLimit, 65504, 1};
 constexpr StepGrid kF32{0x1p-126F, 0x1p-23F, 0, std::numeric_limits<float>::infinity(), 1};
@@ -450,18 +445,13 @@ void scalar::compare_elements(const ElementRun& run, ElementSums& sums) {
   compare(run, scalar::compare_row, sums);
 }
 
-const StepGrid& step_grid(SchemeId scheme) {
-  switch (formats::scheme_facts(scheme).code) {
-    case CodeKind::kE4m3:
-      return kE4m3;
-    case CodeKind::kInt8:
-      return kInt8;
-    case CodeKind::kE2m1:
-      return kE2m1;
-    case CodeKind::kInt4:
-      return kInt4;
-    case CodeKind::kPlain:
-      break;
+StepGrid step_grid(SchemeId scheme) {
+  const formats::SchemeFacts& facts = formats::scheme_facts(scheme);
+  if (facts.code != CodeKind::kPlain) {
+    // -128 is as far as 127 for INT8 values that were cut off.
+    const quantize::CodeFacts code = quantize::code_facts(facts.code);
+    return {code.floor,   code.step_factor, kLimit,
+            code.largest, kStepSlack,       facts.has_signed_scales};
   }
   INGOT_CHECK(scheme != SchemeId::kRaw);
   if (scheme == SchemeId::kBf16) return kBf16;

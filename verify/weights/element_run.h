@@ -12,7 +12,7 @@ struct ElementRun {
   formats::MatrixView<const float> source, output;  ///< decoded
   /// The run that `output` was decoded from: compare_elements() reads its scales and where it lies.
   quantize::CodedMatrix stored;
-  const StepGrid& grid;  ///< grid of the output's scheme
+  StepGrid grid;  ///< grid of the output's scheme
 };
 
 /// Compares value by value and adds to `sums`. A value is misrounded when it is farther from the

@@ -25,23 +25,6 @@ bool has_exponent_scales(SchemeId scheme) {
   return formats::scheme_facts(scheme).scale_dtype == formats::DType::kF8E8M0;
 }
 
-/// The least that the largest code of a group is, by every rule known.
-float bound_of(SchemeId scheme, float scale) {
-  switch (formats::scheme_facts(scheme).code) {
-    case CodeKind::kInt8:
-      return 126;
-    case CodeKind::kE4m3:
-      return has_exponent_scales(scheme) || formats::is_e8m0_value(scale) ? 224 : 240;
-    case CodeKind::kE2m1:
-      return has_exponent_scales(scheme) ? 3 : 4;
-    case CodeKind::kInt4:
-      return 6;
-    case CodeKind::kPlain:
-      break;
-  }
-  return 0;
-}
-
 /// Up to here a rule does not let scales shrink with the values: 2^-23 in INT8, 1e-4 / 448 rounded
 /// up in FP8, the end of exponents.
 float floor_of(SchemeId scheme) {
@@ -102,6 +85,16 @@ void raise(std::atomic<T>& largest, T value) {
 
 }  // namespace
 
+float least_reach(SchemeId scheme, float scale) {
+  const CodeKind kind = formats::scheme_facts(scheme).code;
+  if (kind == CodeKind::kPlain) return 0;
+  const quantize::CodeFacts code = quantize::code_facts(kind);
+  if (code.is_even()) return code.largest - 1;
+  if (has_exponent_scales(scheme)) return code.largest / 2;
+  if (kind == CodeKind::kE2m1) return 4;
+  return kind != CodeKind::kE4m3 || formats::is_e8m0_value(scale) ? code.largest / 2 : 240;
+}
+
 void GroupReach::add(const GroupReach& next) {
   groups += next.groups;
   coarse += next.coarse;
@@ -113,7 +106,7 @@ void GroupReach::add(const GroupReach& next) {
 GroupCodes::GroupCodes(const formats::Encoding& encoding, const formats::Shape& shape,
                        bool is_sampled)
     : scheme_(encoding.scheme) {
-  if (bound_of(scheme_, 1) == 0 || encoding.block_rows == 0 || shape.size() < 2) return;
+  if (least_reach(scheme_, 1) == 0 || encoding.block_rows == 0 || shape.size() < 2) return;
   is_judged_ = !is_sampled || encoding.block_rows == 1;
   is_within_tiles_ = encoding.block_rows == 1 && encoding.block_cols <= kFineCols;
   if (!is_judged_ || is_within_tiles_) return;
@@ -136,7 +129,7 @@ void GroupCodes::see_within(const ElementRun& tile, float global, GroupReach& fo
   const std::size_t groups = (tile.output.cols + group - 1) / group;
   const quantize::CodedMatrix& stored = tile.stored;
   check_scales(stored);
-  const float bound = bound_of(scheme_, 1), floor = floor_of(scheme_);
+  const float bound = least_reach(scheme_, 1), floor = floor_of(scheme_);
   // Most groups' codes tell without their values.
   const bool codes_tell = formats::scheme_facts(scheme_).code == CodeKind::kE2m1 && group % 16 == 0;
   const std::size_t whole = tile.output.cols / group;
@@ -216,7 +209,7 @@ void GroupCodes::see_shared(const ElementRun& tile) {
       const std::size_t at = first_at + g;
       // Values that are no scales were reported; a scale at its floor tells nothing.
       const bool is_at_floor = !(scale > floor_of(scheme_));
-      raise(reach_[at], is_at_floor ? 1.0F : largest[g] / scale / bound_of(scheme_, scale));
+      raise(reach_[at], is_at_floor ? 1.0F : largest[g] / scale / least_reach(scheme_, scale));
       if (shared_ == 1) scale_.store(scale, std::memory_order_relaxed);
       if (is_rounded_[at].load(std::memory_order_relaxed) != 0) continue;
       const std::size_t begin = g * group, stop = std::min(begin + group, output.cols);

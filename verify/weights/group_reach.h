@@ -27,11 +27,14 @@ struct GroupReach {
   friend bool operator==(const GroupReach&, const GroupReach&) = default;
 };
 
-/// The groups of one tensor of the output. The largest codes that the rules of any program reach:
-/// 126 of 127 in INT8 (the others round a scale in BF16); 448 in FP8, half of it under a power of
-/// two; 4 of 6 in NVFP4, unless half the scale would be no better; 3 of 6 in MXFP4 (4 by our rule,
-/// but others round exponents up). Groups at the least scale that a rule gives are excepted: they
-/// hold next to nothing. Safe from many threads.
+/// The least that the largest code of a group under this scale is, by the rules of any program: 126
+/// of 127 in INT8 (the others round a scale in BF16); 240 of 448 in FP8 (the largest of its other
+/// form); 4 of 6 in NVFP4, unless half the scale would be no better; half the largest under a power
+/// of two (MXFP4: 4 of 6 by our rule, but others round exponents up). 0 without codes.
+float least_reach(formats::SchemeId scheme, float scale);
+
+/// The groups of one tensor of the output, held against least_reach. Groups at the least scale that
+/// a rule gives are excepted: they hold next to nothing. Safe from many threads.
 class GroupCodes {
  public:
   /// For weights in this encoding and shape. `is_sampled`: not all rows are seen, so that groups of

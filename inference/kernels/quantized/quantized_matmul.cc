@@ -147,7 +147,7 @@ std::uint8_t code_of(float quotient, const ActivationFormat& format) {
 }  // namespace
 
 QuantizedRows quantize_activations(MatrixView<const float> x, const ActivationFormat& format) {
-  INGOT_CHECK(format.code != CodeKind::kPlain);
+  INGOT_CHECK(can_quantize_to(format.code));
   QuantizedRows out{.rows = x.rows, .cols = x.cols, .code = format.code};
   out.group = format.group == 0 ? std::max<std::size_t>(x.cols, 1) : format.group;
   out.groups = (x.cols + out.group - 1) / out.group;

@@ -26,6 +26,12 @@ struct ActivationFormat {
   std::int32_t input_offset = 0;  ///< static INT8: added to the code before clamping to [-128, 127]
 };
 
+/// True if activations can be quantized to these codes.
+inline bool can_quantize_to(formats::CodeKind code) {
+  using enum formats::CodeKind;
+  return code == kE4m3 || code == kInt8 || code == kE2m1;
+}
+
 /// Rows of quantized activations. One code per byte (E2M1 too), row-major.
 struct QuantizedRows {
   std::size_t rows = 0, cols = 0, group = 0, groups = 0;  ///< group: columns per scale
