@@ -274,7 +274,7 @@ formats::Shape Plan::slice_shape(const PlannedTensor& planned) const {
   INGOT_CHECK(planned.n_parts > 0 && planned.parts[0].part == formats::Part::kWeight);
   formats::Shape shape = part_cut(planned, 0).slice_shape();
   if (!shape.empty())
-    shape.back() *= formats::codes_per_element(planned.to, planned.parts[0].dtype);
+    shape.back() = formats::packing(planned.to, planned.parts[0].dtype).codes_of(shape.back());
   return shape;
 }
 

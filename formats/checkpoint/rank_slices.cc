@@ -23,9 +23,9 @@ namespace {
 Shape decoded(const StoredTensor& codes, const Shape& as, SchemeId scheme) {
   Shape shape = rows_of_codes({.name = codes.name, .dtype = codes.dtype, .shape = as});
   if (shape.empty()) return shape;
-  const auto columns = checked_mul(shape.back(), codes_per_element(scheme, codes.dtype));
-  if (!columns) return {};
-  shape.back() = *columns;
+  const std::uint64_t columns = packing(scheme, codes.dtype).codes_of(shape.back());
+  if (columns == 0 && shape.back() != 0) return {};
+  shape.back() = columns;
   return shape;
 }
 

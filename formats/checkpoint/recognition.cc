@@ -490,7 +490,7 @@ class Recogniser {
     const StoredTensor& codes = draft_.stored[i];
     Shape shape = rows_of_codes(codes);
     if (shape.empty()) return shape;
-    shape.back() = checked_mul(shape.back(), codes_per_element(scheme.id, codes.dtype)).value_or(0);
+    shape.back() = packing(scheme.id, codes.dtype).codes_of(shape.back());
     return shape;
   }
 

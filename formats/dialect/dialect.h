@@ -28,7 +28,7 @@ std::string_view activations_name(Activations activations);
 
 /// Shape of a part, from the weight's [..., N, K] and the group that shares a scale.
 enum class PartShape : std::uint8_t {
-  kCodes,   ///< [..., N, K], K by codes_per_element()
+  kCodes,   ///< [..., N, K], K by packing()
   kGrid,    ///< [..., ceil(N / block_rows), ceil(K / block_cols)]
   kSpread,  ///< [..., ceil(N / block_rows), 1, ceil(K / block_cols), 1]
   kScalar,  ///< []

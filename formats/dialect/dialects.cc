@@ -100,7 +100,7 @@ Shape part_shape(const PartRow& row, SchemeId scheme, const Shape& weight,
   Shape part = weight;
   switch (row.shape) {
     case PartShape::kCodes:
-      if (!part.empty()) part.back() /= codes_per_element(scheme, row.dtype);
+      if (!part.empty()) part.back() = packing(scheme, row.dtype).elements_of(part.back());
       return part;
     case PartShape::kGrid:
       return block_scale_shape(weight, group[0], group[1]);
@@ -124,7 +124,7 @@ Shape part_shape(const PartRow& row, SchemeId scheme, const Shape& weight,
       return {2};
     case PartShape::kBlocks:
       part = block_scale_shape(weight, 1, group[1]);
-      part.push_back(group[1] / codes_per_element(scheme, row.dtype));
+      part.push_back(packing(scheme, row.dtype).elements_of(group[1]));
       return part;
   }
   return {};

@@ -35,7 +35,8 @@ void add_turned(const Checkpoint& source, LogicalTensor stack, Sight& sight) {
                             {.n = seen[1], .stride = 1},
                             {.n = seen[2], .stride = seen[1]}}),
               .pieces = {{.stored = index}}};
-    if (part == Part::kWeight) seen[2] /= codes_per_element(encoding.scheme, stored.dtype);
+    if (part == Part::kWeight)
+      seen[2] = packing(encoding.scheme, stored.dtype).elements_of(seen[2]);
     parts.set(part, sight.add(stored.name, std::move(seen), std::move(view)));
   });
   std::swap(encoding.block_rows, encoding.block_cols);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
@@ -206,9 +207,12 @@ DType plain_dtype(SchemeId id) {
   return id == SchemeId::kF16 ? DType::kF16 : DType::kF32;
 }
 
-std::uint64_t codes_per_element(SchemeId scheme, DType dtype) {
+Packing packing(SchemeId scheme, DType dtype) {
   const SchemeFacts& facts = scheme_facts(scheme);
-  return facts.quantized ? std::max(dtype_bits(dtype) / facts.code_bits, 1U) : 1;
+  const std::uint32_t bits = dtype_bits(dtype);
+  if (!facts.quantized || bits < facts.code_bits) return {};
+  const std::uint32_t shared = std::gcd(bits, facts.code_bits);
+  return {.codes = bits / shared, .elements = facts.code_bits / shared};
 }
 
 Shape block_scale_shape(const Shape& weight, std::uint64_t block_rows, std::uint64_t block_cols) {

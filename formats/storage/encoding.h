@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/base/checked.h"
 #include "formats/container/tensor.h"
 
 namespace ingot::formats {
@@ -111,9 +112,19 @@ SchemeId plain_scheme(DType dtype);
 /// The dtype that holds a plain scheme's weight (kBf16, kF16, kF32 only).
 DType plain_dtype(SchemeId id);
 
-/// Codes in one stored element of this dtype, along a row: 2 codes of four bits in a U8, 8 in an
-/// I32.
-std::uint64_t codes_per_element(SchemeId scheme, DType dtype);
+/// How codes lie in stored elements, along a row: two of four bits in a U8, eight in an I32.
+struct Packing {
+  std::uint64_t codes = 1, elements = 1;  ///< as many codes fill as many elements, and no fewer
+
+  [[nodiscard]] std::uint64_t elements_of(std::uint64_t n_codes) const {
+    return n_codes / codes * elements;
+  }
+  /// Codes in `n_elements` elements; 0 where they do not fit 64 bits.
+  [[nodiscard]] std::uint64_t codes_of(std::uint64_t n_elements) const {
+    return checked_mul(n_elements / elements, codes).value_or(0);
+  }
+};
+Packing packing(SchemeId scheme, DType dtype);
 
 /// Index of the stored tensor per part.
 class StoredParts {

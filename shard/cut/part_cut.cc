@@ -68,10 +68,10 @@ PartCut::PartCut(Part part, DType dtype, const Shape& part_shape, SchemeId schem
   const bool is_packed = part == Part::kWeight && !along_rows;
   // Codes in blocks are cut between blocks: a dimension of the part counts blocks.
   const bool is_in_blocks = is_packed && whole_.size() > weight.size() && whole_[axis] != 0;
-  const std::uint64_t codes = is_in_blocks ? side / whole_[axis]
-                              : is_packed  ? formats::codes_per_element(scheme, dtype)
-                                           : 1;
-  INGOT_CHECK(whole_[axis] == side / unit / codes);
+  const std::uint64_t units = side / unit;
+  INGOT_CHECK(whole_[axis] == (is_in_blocks ? units / (side / whole_[axis])
+                               : is_packed  ? formats::packing(scheme, dtype).elements_of(units)
+                                            : units));
   cut_along(dtype, axis);
 }
 

@@ -111,8 +111,7 @@ std::unordered_map<std::uint32_t, formats::Shape> dimensions_of(
     if (found == by_name.end() || wholes[found->second].shape != formats::Shape{whole.shape.size()})
       continue;
     formats::Shape shape = whole.shape;
-    shape.back() =
-        checked_mul(shape.back(), formats::codes_per_element(kInt4, whole.dtype)).value_or(0);
+    shape.back() = formats::packing(kInt4, whole.dtype).codes_of(shape.back());
     dimensions.emplace(found->second, std::move(shape));
   }
   return dimensions;
