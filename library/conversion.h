@@ -12,7 +12,6 @@
 #include "formats/json/json_fwd.h"
 #include "library/options/family_proposal.h"
 #include "library/options/job_options.h"
-#include "library/options/slicing_flags.h"
 #include "library/options/target_flags.h"
 #include "verify/gates/report.h"
 

@@ -17,7 +17,6 @@
 #include "library/conversion.h"
 #include "library/options/family_proposal.h"
 #include "library/options/flag_table.h"
-#include "library/options/slicing_flags.h"
 #include "library/options/target_flags.h"
 #include "verify/verification.h"
 

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "cli/report/fit_report.h"
-#include "library/options/slicing_flags.h"
 #include "library/options/target_flags.h"
 
 namespace ingot {

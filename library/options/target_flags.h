@@ -1,10 +1,13 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "convert/plan/plan.h"
 #include "convert/recipe/recipe.h"
 #include "library/options/flag_table.h"
 
@@ -33,5 +36,19 @@ convert::Recipe make_recipe(const TargetFlags& flags);
 /// Opens the release whose scales are taken over, where one was given.
 void open_scales_from(const TargetFlags& flags, const std::string& family, std::size_t threads,
                       convert::Choices& choices);
+
+/// The flags --layout, --tp and their kin, as given.
+struct SlicingFlags {
+  std::string layout, expert_map, stages;
+  std::optional<std::string> shared, fit, links;  ///< tp, refuse, yes
+  std::optional<std::uint32_t> tp, ep, etp, pp, mp;
+  bool redundant_experts = false, uneven_experts = false;
+};
+
+void declare_slicing(FlagTable& table, SlicingFlags& flags);
+
+/// Puts the flags into the options. Throws kInvalidArgument for flags that contradict one another,
+/// and as make_topology does.
+void read_slicing(const SlicingFlags& flags, convert::PlanOptions& options);
 
 }  // namespace ingot
