@@ -13,7 +13,7 @@
 #include "engines/modules/fused_shared.h"
 #include "formats/base/error.h"
 #include "formats/config/nested_config.h"
-#include "formats/dialect/other_tools.h"
+#include "formats/dialect/dialect_words.h"
 #include "formats/json/json.h"
 #include "formats/storage/encoding.h"
 #include "formats/storage/stack_form.h"

@@ -3,7 +3,7 @@
 
 #include "check/rules/rule_input.h"
 #include "engines/readers/reader.h"
-#include "formats/dialect/deepseek.h"
+#include "formats/dialect/dialect_words.h"
 
 // Lists of a config as the readers of engines understand them, against what is stored. The rows are
 // with those of the dialects.

@@ -2,8 +2,8 @@
 #include "engines/modules/module_lists.h"
 #include "formats/config/nested_config.h"
 #include "formats/container/safetensors.h"
-#include "formats/dialect/deepseek.h"
-#include "formats/dialect/dialect_table.h"
+#include "formats/dialect/dialect.h"
+#include "formats/dialect/dialect_words.h"
 
 // Files and JSON in any dialect: what loaders open first, spellings that disagree, and words about
 // quantization that change what is computed.

@@ -3,8 +3,8 @@
 #include "check/rules/rule_input.h"
 #include "formats/container/float8.h"
 #include "formats/container/other_float8.h"
-#include "formats/dialect/deepseek.h"
-#include "formats/dialect/dialect_table.h"
+#include "formats/dialect/dialect.h"
+#include "formats/dialect/dialect_words.h"
 #include "formats/storage/block_scales.h"
 
 // DeepSeek's own config says little: which modules are quantized follows from the model's code. So

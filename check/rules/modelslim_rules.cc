@@ -1,7 +1,7 @@
 #include <map>
 
 #include "check/rules/rule_input.h"
-#include "formats/dialect/modelslim.h"
+#include "formats/dialect/dialect_words.h"
 
 // Ascend: quant_model_description.json gives every tensor a type.
 

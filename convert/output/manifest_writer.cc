@@ -12,7 +12,7 @@
 #include "formats/base/parallel.h"
 #include "formats/config/native_config.h"
 #include "formats/container/checkpoint_index.h"
-#include "formats/dialect/other_tools.h"
+#include "formats/dialect/dialect_words.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 

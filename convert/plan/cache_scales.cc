@@ -10,7 +10,7 @@
 #include "convert/plan/passes.h"
 #include "formats/base/pattern.h"
 #include "formats/checkpoint/stored_facts.h"
-#include "formats/dialect/source_activations.h"
+#include "formats/dialect/dialect.h"
 #include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
 

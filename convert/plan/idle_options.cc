@@ -3,7 +3,7 @@
 #include "convert/plan/passes.h"
 #include "convert/recipe/default_recipes.h"
 #include "formats/base/error.h"
-#include "formats/dialect/source_activations.h"
+#include "formats/dialect/dialect.h"
 
 namespace ingot::convert {
 

@@ -11,7 +11,7 @@
 #include "engines/limits.h"
 #include "formats/base/fd.h"
 #include "formats/config/nested_config.h"
-#include "formats/dialect/dialect_table.h"
+#include "formats/dialect/dialect.h"
 #include "formats/dialect/modelopt.h"
 #include "formats/experts/sight.h"
 #include "formats/json/json.h"

@@ -6,7 +6,7 @@
 
 #include "formats/base/hash.h"
 #include "formats/checkpoint/checkpoint.h"
-#include "formats/dialect/source_activations.h"
+#include "formats/dialect/dialect.h"
 
 namespace ingot::convert {
 

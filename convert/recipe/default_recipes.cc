@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "formats/dialect/dialect_table.h"
+#include "formats/dialect/dialect.h"
 #include "formats/family/roles.h"
 #include "formats/text/spelling.h"
 

@@ -8,7 +8,7 @@
 
 #include "engines/limits.h"
 #include "formats/base/error.h"
-#include "formats/dialect/dialect_table.h"
+#include "formats/dialect/dialect.h"
 #include "formats/text/spelling.h"
 
 namespace ingot::convert {

@@ -8,8 +8,8 @@
 
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/dialect/config_groups.h"
+#include "formats/dialect/dialect.h"
 #include "formats/dialect/input_major.h"
-#include "formats/dialect/source_activations.h"
 
 // The part of a checkpoint that engines see while they build a model: its linear layers, and what
 // the JSON says of them. No values are read.

@@ -7,7 +7,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/words.h"
-#include "formats/dialect/deepseek.h"
+#include "formats/dialect/dialect_words.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/modules/mtp_names.h"

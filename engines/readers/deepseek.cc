@@ -1,10 +1,9 @@
-#include "formats/dialect/deepseek.h"
-
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "engines/readers/reader.h"
+#include "formats/dialect/dialect_words.h"
 #include "formats/json/json.h"
 #include "formats/text/spelling.h"
 

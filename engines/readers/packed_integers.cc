@@ -6,7 +6,7 @@
 
 #include "engines/readers/reader.h"
 #include "formats/base/words.h"
-#include "formats/dialect/other_tools.h"
+#include "formats/dialect/dialect_words.h"
 #include "formats/json/json.h"
 #include "formats/text/spelling.h"
 

@@ -8,7 +8,7 @@
 #include "engines/readers/reader.h"
 #include "formats/base/error.h"
 #include "formats/base/pattern.h"
-#include "formats/dialect/other_tools.h"
+#include "formats/dialect/dialect_words.h"
 #include "formats/json/json.h"
 
 // Configs of AMD's Quark as vLLM 0.32 and SGLang 0.5.23 (quark/quark.py of both) read them. Which

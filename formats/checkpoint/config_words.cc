@@ -14,7 +14,7 @@
 #include "formats/config/config_meaning.h"
 #include "formats/config/keys.h"
 #include "formats/config/nested_config.h"
-#include "formats/dialect/dialect_table.h"
+#include "formats/dialect/dialect.h"
 #include "formats/family/families.h"
 #include "formats/family/family_yaml.h"
 #include "formats/json/json.h"

@@ -9,7 +9,6 @@
 #include "formats/base/error.h"
 #include "formats/dialect/config_groups.h"
 #include "formats/dialect/dialect_table.h"
-#include "formats/dialect/part_rows.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_list.h"
 #include "formats/modules/mtp_names.h"
@@ -18,6 +17,9 @@
 
 namespace ingot::formats {
 namespace {
+
+using enum DType;
+using enum PartShape;
 
 constexpr std::array kFp8BlockParts = {codes_part(kF8E4M3), scale_part(kF32, kGrid)};
 constexpr std::array kFp8ChannelParts = {codes_part(kF8E4M3), scale_part(kF32, kColumn)};

@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "formats/base/pattern.h"
-#include "formats/dialect/dialect_table.h"
+#include "formats/dialect/dialect.h"
+#include "formats/modules/module_patterns.h"
 
 // The groups of compressed-tensors: how they are written, read and judged, from one table of forms.
 

@@ -1,12 +1,10 @@
-#include "formats/dialect/deepseek.h"
-
 #include <algorithm>
 #include <set>
 
 #include "formats/base/error.h"
 #include "formats/config/nested_config.h"
 #include "formats/dialect/dialect_table.h"
-#include "formats/dialect/part_rows.h"
+#include "formats/dialect/dialect_words.h"
 #include "formats/family/families.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
@@ -17,6 +15,9 @@
 
 namespace ingot::formats {
 namespace {
+
+using enum DType;
+using enum PartShape;
 
 constexpr std::array kInt8BlockParts = {codes_part(kI8),
                                         scale_part(kF32, kGrid, ".weight_scale_inv")};

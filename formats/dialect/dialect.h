@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/base/error.h"
 #include "formats/config/model_config.h"
 #include "formats/family/family.h"
 #include "formats/json/json_fwd.h"
@@ -170,6 +171,22 @@ const Dialect* find_dialect(std::string_view name);
 /// (bare names), else deepseek. Throws kUnsupported for any other method.
 const Dialect& dialect_of(const ModelConfig& config, std::span<const std::string> files = {});
 
+/// Returns dialect_of(), but null for a config that no dialect here reads.
+const Dialect* known_dialect(const ModelConfig& config, std::span<const std::string> files = {});
+/// The dialect that has a key of this block for itself; null: none.
+const Dialect* dialect_of_keys(const Json& block);
+
+/// True if the dialect is the family's own, and has rows for that.
+bool is_native(const Dialect& dialect, const Family& family);
+/// All rows for weights of a family, in the order in which they are looked at.
+std::array<std::span<const StorageRow>, 2> storage_rows(const Dialect& dialect,
+                                                        const Family& family);
+/// Finds the row among storage_rows(), as find_storage() does without a family.
+const StorageRow* find_storage(const Dialect& dialect, const Family& family, SchemeId scheme,
+                               std::optional<Activations> activations = std::nullopt);
+/// True if a checkpoint of a family may hold several quantized schemes.
+bool holds_mixtures(const Dialect& dialect, const Family& family);
+
 /// The dialect of a scheme when the user asks for none: deepseek if it has the scheme with these
 /// activations, else compressed-tensors.
 const Dialect& default_dialect(SchemeId scheme,
@@ -206,5 +223,59 @@ std::string_view module_name(std::string_view weight_name);
 /// `weight_block_size`, or the `block_structure` of compressed-tensors' config_groups; 128 x 128
 /// where the config has none. kUnsupported for blocks of several sizes.
 std::array<std::uint64_t, 2> fp8_block_size(const ModelConfig& config);
+
+/// `quantization_config` of the source if it is in this dialect and an object, else null.
+const Json* source_block(const ModelConfig& source, const Dialect& dialect);
+
+/// Weights of an output that are held alike.
+struct QuantizationGroup {
+  SchemeId scheme{};
+  Activations activations{};
+  /// The block of schemes whose blocks a checkpoint chooses, else {0, 0}.
+  std::array<std::uint64_t, 2> block = {0, 0};
+  bool has_zero_points = false, has_group_order = false;  ///< parts of INT4
+  friend auto operator<=>(const QuantizationGroup&, const QuantizationGroup&) = default;
+};
+
+/// The refusal (kUnsupported) of a way of quantizing that no dialect reads, with the tool whose
+/// form it is.
+Error unread_form(const ModelConfig& config);
+/// The refusal of types in a dialect's description file; nullopt where all may be read.
+std::optional<Error> unread_description(const Dialect& dialect, const Json& description);
+
+/// The refusal of parts that show such a form of weights, whatever the config says; nullopt: none.
+std::optional<Error> unread_parts(std::span<const StoredTensor> stored);
+/// Tells for each stored tensor if it is part of a weight in such a form.
+std::vector<bool> in_unread_forms(std::span<const StoredTensor> stored);
+
+/// The treatment of activations for each weight of a source, by its files; kept weights keep it.
+class SourceActivations {
+ public:
+  /// `description` is the dialect's file, or null; `config` and `description` must outlive this.
+  /// Throws kCorrupt when the config's lists are none.
+  SourceActivations(const ModelConfig& config, const Dialect& dialect, const Json& description);
+
+  /// The block's activations for the module; where it has none, static if scales of activations are
+  /// stored, else the dialect's default; FP4 that the dialect itself does not write is weight-only.
+  /// `name` is the weight's.
+  [[nodiscard]] Activations of(std::string_view name, const Encoding& encoding) const;
+  /// SaidForm::leaves_inputs of a weight that is in the form that is said.
+  [[nodiscard]] bool leaves_inputs(std::string_view name, const Encoding& encoding) const {
+    const SaidForm said = forms_(name);
+    return said.leaves_inputs && said.scheme == encoding.scheme;
+  }
+  /// SaidForm::has_row_scales.
+  [[nodiscard]] bool has_row_scales(std::string_view name) const {
+    return forms_(name).has_row_scales;
+  }
+
+  /// The activations of a weight in words, with the numbers that activations become ("dynamic in 8
+  /// bits of type float"), alike in all dialects.
+  [[nodiscard]] std::string text(std::string_view name, const Encoding& encoding) const;
+
+ private:
+  const Dialect* dialect_;
+  SaidForms forms_;
+};
 
 }  // namespace ingot::formats

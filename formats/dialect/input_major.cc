@@ -10,7 +10,7 @@
 #include "formats/config/config_meaning.h"
 #include "formats/config/nested_config.h"
 #include "formats/dialect/dialect_table.h"
-#include "formats/dialect/other_tools.h"
+#include "formats/dialect/dialect_words.h"
 #include "formats/json/json.h"
 
 // AWQ and GPTQ, which are read and not written. Their weights are seen as compressed-tensors stores

@@ -9,8 +9,7 @@
 #include "formats/base/words.h"
 #include "formats/config/config_meaning.h"
 #include "formats/dialect/dialect_table.h"
-#include "formats/dialect/other_tools.h"
-#include "formats/dialect/part_rows.h"
+#include "formats/dialect/dialect_words.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_patterns.h"
 #include "formats/text/spelling.h"
@@ -19,6 +18,9 @@
 
 namespace ingot::formats {
 namespace {
+
+using enum DType;
+using enum PartShape;
 
 constexpr std::array kPcPtParts = {codes_part(kF8E4M3), scale_part(kF32, kPerRow)};
 constexpr std::array kPbWoParts = {codes_part(kF8E4M3), scale_part(kF32, kSpread)};

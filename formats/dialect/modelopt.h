@@ -9,7 +9,7 @@
 
 #include "formats/base/error.h"
 #include "formats/container/tensor.h"
-#include "formats/dialect/dialect_table.h"
+#include "formats/dialect/dialect.h"
 #include "formats/modules/module_list.h"
 
 namespace ingot::formats {

@@ -1,5 +1,3 @@
-#include "formats/dialect/modelslim.h"
-
 #include <algorithm>
 #include <array>
 #include <map>
@@ -7,13 +5,16 @@
 #include <string_view>
 
 #include "formats/dialect/dialect_table.h"
-#include "formats/dialect/part_rows.h"
+#include "formats/dialect/dialect_words.h"
 #include "formats/json/json.h"
 
 // The format that vLLM-Ascend and MindIE load: docs/formats.md, "Dialects".
 
 namespace ingot::formats {
 namespace {
+
+using enum DType;
+using enum PartShape;
 
 constexpr std::array kDynamicParts = {codes_part(kI8), scale_part(kF32, kColumn),
                                       PartRow{Part::kOffset, ".weight_offset", kF32, kColumn}};

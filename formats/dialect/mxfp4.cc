@@ -2,7 +2,6 @@
 
 #include "formats/base/error.h"
 #include "formats/dialect/dialect_table.h"
-#include "formats/dialect/part_rows.h"
 #include "formats/family/family.h"
 #include "formats/json/json.h"
 
@@ -10,6 +9,9 @@
 
 namespace ingot::formats {
 namespace {
+
+using enum DType;
+using enum PartShape;
 
 constexpr std::array kMxfp4StackParts = {PartRow{Part::kWeight, ".blocks", kU8, kBlocks},
                                          scale_part(kU8, kGrid, ".scales")};

@@ -1,5 +1,3 @@
-#include "formats/dialect/other_tools.h"
-
 #include <algorithm>
 #include <array>
 #include <string>
@@ -10,6 +8,7 @@
 #include "formats/base/pattern.h"
 #include "formats/config/nested_config.h"
 #include "formats/dialect/dialect_table.h"
+#include "formats/dialect/dialect_words.h"
 #include "formats/json/json.h"
 
 namespace ingot::formats {

@@ -10,8 +10,8 @@
 
 #include "formats/config/nested_config.h"
 #include "formats/dialect/dialect_table.h"
+#include "formats/dialect/dialect_words.h"
 #include "formats/dialect/modelopt.h"
-#include "formats/dialect/other_tools.h"
 #include "formats/json/json.h"
 
 namespace ingot::formats {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
-#include "formats/dialect/source_activations.h"
+#include "formats/dialect/dialect.h"
 #include "formats/family/roles.h"
 #include "inference/base/profile.h"
 #include "inference/weights/linear.h"

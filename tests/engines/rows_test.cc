@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "engines/limits.h"
-#include "formats/dialect/dialect_table.h"
+#include "formats/dialect/dialect.h"
 #include "formats/family/families.h"
 #include "tests/support/expect_error.h"
 

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "formats/dialect/source_activations.h"
+#include "formats/dialect/dialect.h"
 #include "formats/storage/stored_names.h"
 #include "verify/structure/structure_comparisons.h"
 

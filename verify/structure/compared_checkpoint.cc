@@ -7,7 +7,7 @@
 
 #include "formats/base/hash.h"
 #include "formats/config/config_meaning.h"
-#include "formats/dialect/source_activations.h"
+#include "formats/dialect/dialect.h"
 #include "formats/family/families.h"
 #include "formats/files/hub_cache.h"
 #include "formats/json/json.h"

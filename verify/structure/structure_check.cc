@@ -20,7 +20,7 @@
 #include "formats/checkpoint/stored_facts.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/native_config.h"
-#include "formats/dialect/other_tools.h"
+#include "formats/dialect/dialect_words.h"
 #include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "shard/join/rank_directories.h"

@@ -2,7 +2,7 @@
 
 #include "formats/base/pattern.h"
 #include "formats/dialect/config_groups.h"
-#include "formats/dialect/source_activations.h"
+#include "formats/dialect/dialect.h"
 #include "tests/formats/dialect/written_block.h"
 #include "tests/support/expect_error.h"
 

@@ -6,7 +6,6 @@
 #include "formats/base/foreign_files.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/dialect/dialect.h"
-#include "formats/dialect/source_activations.h"
 #include "formats/json/json.h"
 #include "tests/formats/checkpoint/side_paths.h"
 #include "tests/support/expect_error.h"

@@ -6,9 +6,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "formats/dialect/dialect_words.h"
 #include "formats/dialect/input_major.h"
-#include "formats/dialect/other_tools.h"
-#include "formats/dialect/source_activations.h"
 #include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "tests/formats/dialect/written_block.h"
