@@ -30,6 +30,7 @@ class Form:
     block: callable
     step: int = 4
     takes_plain: bool = True  # whether some modules may be left plain
+    described_as: callable = None  # the word of a matrix in Ascend's description, by the choices
 
 
 def _bytes(dtype, array):
@@ -444,6 +445,30 @@ def _packed_block(choices, linears, plain):
     }
 
 
+def _draw_ascend(draw):
+    return {"is_static": draw.random() < 0.7}
+
+
+def _ascend_word(choices):
+    return "W8A8" if choices["is_static"] else "W8A8_DYNAMIC"
+
+
+def _ascend_parts(numbers, choices, module, rows, columns):
+    codes = np.clip(np.rint(numbers.normal(0, 40, (rows, columns))), -128, 127)
+    codes = {"weight": _bytes("I8", codes.astype("i1"))}
+    scale = numbers.uniform(0.001, 0.02, (rows, 1)).astype("<f4")
+    if not choices["is_static"]:
+        return codes | {"weight_scale": _bytes("F32", scale), "weight_offset": _bytes("F32", np.zeros_like(scale))}
+    # Layers that read one input share its scale: numbers of their own would be refused.
+    input_scale = np.array([0.03125 * (1 + zlib.crc32(module.rsplit(".", 1)[0].encode()) % 97 / 97)], "<f4")
+    return codes | {
+        "input_scale": _bytes("F32", input_scale),
+        "input_offset": _bytes("F32", np.array([zlib.crc32(module.rsplit(".", 1)[0].encode()) % 40 - 20], "<f4")),
+        "quant_bias": _bytes("I32", numbers.integers(-9999, 9999, rows).astype("<i4")),
+        "deq_scale": _bytes("F32", scale[:, 0] * input_scale),
+    }
+
+
 def _no_choices(draw):
     return {}
 
@@ -459,6 +484,7 @@ FORMS = [
     Form("auto-round parts", _draw_auto_round_parts, _any_parts, _auto_round_parts_block, 32),
     Form("float8", _draw_float8, _float8_parts, _float8_block, 32),
     Form("packed integers", _draw_packed, _packed_parts, _packed_block, 32),
+    Form("ascend", _draw_ascend, _ascend_parts, None, 32, described_as=_ascend_word),
 ]
 BY_NAME = {form.name: form for form in FORMS}
 

@@ -1,5 +1,7 @@
 """Sources that no program made: a family's tensors with random values, matrices of its layers in the form of a tool."""
 
+import json
+import os
 import random
 
 import numpy as np
@@ -72,3 +74,14 @@ def write_made(source, folder):
     random.Random(source["seed"]).shuffle(names)
     files = [{name: tensors[name] for name in sorted(names[at::n])} for at in range(n)]
     write_checkpoint(folder, files, config)
+    form = BY_NAME[source["form"]]
+    if form.described_as is not None:
+        write_description(folder, tensors, form.described_as(source["choices"]))
+
+
+def write_description(folder, tensors, word):
+    """Ascend's description has a line for every stored tensor."""
+    modules = {name.rsplit(".", 1)[0] for name in tensors if name.endswith((".deq_scale", ".weight_scale"))}
+    lines = {name: word if name.rsplit(".", 1)[0] in modules else "FLOAT" for name in sorted(tensors)}
+    with open(os.path.join(folder, "quant_model_description.json"), "w") as file:
+        json.dump({"model_quant_type": word, **lines}, file, indent=2)
