@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "check/facts/finding.h"
 #include "check/opened.h"
+#include "check/rules/finding.h"
 #include "formats/base/error.h"
 #include "formats/checkpoint/stored_facts.h"
 #include "formats/experts/expert_views.h"

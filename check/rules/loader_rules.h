@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "check/facts/finding.h"
+#include "check/rules/finding.h"
 #include "engines/row/engine.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json_fwd.h"

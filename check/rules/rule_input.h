@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <initializer_list>
 #include <optional>
 #include <set>
@@ -15,8 +18,6 @@
 
 #include <fmt/ranges.h>
 
-#include "check/facts/odd_values.h"
-#include "check/facts/vocabulary.h"
 #include "check/rules/loader_rules.h"
 #include "engines/limits.h"
 #include "engines/modules/engine_input.h"
@@ -66,6 +67,54 @@ using formats::TensorRule;
 using formats::text_at;
 using enum ErrorCode;
 using enum Severity;
+
+/// Numbers of a tensor that are not as they should be; tensors are read in bounded pieces, many at
+/// once.
+struct OddValues {
+  std::uint64_t n = 0;      ///< odd elements
+  std::uint64_t total = 0;  ///< all elements
+  std::uint64_t first = 0;  ///< element of the first
+  float value = 0;          ///< the first
+};
+
+/// Looks at a run of a tensor's bytes that cuts no number; elements are counted from its beginning.
+using Look = std::function<OddValues(const formats::StoredTensor&, std::span<const std::byte>)>;
+
+/// How a search reads.
+struct OddSearch {
+  const formats::Checkpoint& checkpoint;
+  std::size_t threads = 1;
+  /// Called at every piece from any thread; what it throws ends the search.
+  std::function<void()> check_stop;
+};
+
+/// The tensors in which something is odd, in their order. Their data must be here.
+std::vector<std::pair<const formats::StoredTensor*, OddValues>> find_odd(
+    const OddSearch& search, std::span<const formats::StoredTensor* const> tensors,
+    const Look& look);
+
+/// Finds scales for which `is_odd` holds. Tensors that cannot be read as scales, by their dtype or
+/// because their data are not here, are left out.
+std::vector<std::pair<const formats::StoredTensor*, OddValues>> find_odd_scales(
+    const OddSearch& search, std::span<const formats::StoredTensor* const> scales,
+    bool (*is_odd)(float));
+
+/// The first number of a stored scale; nullopt when there is none to be read.
+std::optional<float> first_scale(const formats::Checkpoint& checkpoint,
+                                 const formats::StoredTensor& tensor);
+
+/// Not finite or not above zero.
+bool is_bad_scale(float scale);
+
+/// The facts about tokenizer.json that need no tree of its 100,000 entries.
+struct Vocabulary {
+  std::optional<Error> fault;  ///< reason why it cannot be read
+  bool has_model = false, has_entries = false;
+  std::vector<std::uint64_t> added_ids;  ///< ids in `added_tokens`
+};
+
+/// Reads a tokenizer.json of at most 256 MiB. `bare` names it in the fault.
+Vocabulary read_vocabulary(const std::filesystem::path& path, std::string_view bare);
 
 /// Facts of one checkpoint that several rules need. Those behind functions take a pass over all
 /// weights each, and are found when a rule first asks.

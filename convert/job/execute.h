@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "check/facts/finding.h"
+#include "check/rules/finding.h"
 #include "convert/job/claim.h"
 #include "convert/output/tensor_records.h"
 #include "convert/recipe/source_stamps.h"

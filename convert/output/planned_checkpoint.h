@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "check/facts/finding.h"
+#include "check/rules/finding.h"
 #include "convert/plan/plan.h"
 #include "convert/recipe/recipe.h"
 #include "engines/verdicts.h"

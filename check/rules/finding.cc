@@ -1,4 +1,4 @@
-#include "check/facts/finding.h"
+#include "check/rules/finding.h"
 
 #include <algorithm>
 #include <set>
