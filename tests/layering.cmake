@@ -24,7 +24,7 @@ set(rooms_formats base files text yaml json container places config family stora
   checkpoint experts)
 set(rooms_engines row versions modules readers)
 set(rooms_shard cut align join)
-set(rooms_check facts rules)
+set(rooms_check rules)
 set(rooms_convert recipe plan output run job)
 set(rooms_verify structure weights outputs layers calibrate gates compare report)
 set(rooms_library options)

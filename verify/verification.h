@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "verify/compare/comparison.h"
-#include "verify/gates/level.h"
+#include "verify/gates/gate.h"
 #include "verify/gates/report.h"
 
 namespace ingot::verify {

@@ -8,7 +8,6 @@
 #include "formats/json/json.h"
 #include "formats/json/json_fwd.h"
 #include "verify/gates/gate.h"
-#include "verify/gates/level.h"
 #include "verify/layers/layer_check.h"
 #include "verify/outputs/draft_check.h"
 #include "verify/outputs/greedy_check.h"

@@ -13,8 +13,8 @@
 #include "inference/model/model.h"
 #include "inference/parallel/comm.h"
 #include "inference/parallel/rank_view.h"
+#include "verify/outputs/likelihood.h"
 #include "verify/outputs/prompt_rows.h"
-#include "verify/outputs/text_pass.h"
 
 namespace ingot::verify {
 

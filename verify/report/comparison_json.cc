@@ -2,7 +2,7 @@
 
 #include "check/rules/loader_rules.h"
 #include "report/rows.h"
-#include "verify/report/comparison_sections.h"
+#include "verify/report/sections.h"
 
 namespace ingot::verify {
 

@@ -10,8 +10,7 @@
 #include "report/figures.h"
 #include "report/heat_map.h"
 #include "report/rows.h"
-#include "verify/report/comparison_sections.h"
-#include "verify/report/layer_drawing.h"
+#include "verify/report/sections.h"
 
 namespace ingot::verify {
 

@@ -1,7 +1,5 @@
 // Two outputs in pairs: the sections of `ingot compare`. Without a reference they are those of a
 // verification without gates.
-#include "verify/report/comparison_sections.h"
-
 #include <algorithm>
 #include <cmath>
 
@@ -11,6 +9,7 @@
 #include "report/figures.h"
 #include "report/rows.h"
 #include "verify/compare/comparison.h"
+#include "verify/report/sections.h"
 
 namespace ingot::verify {
 

@@ -2,13 +2,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "report/document.h"
 #include "report/rows.h"
+#include "report/svg.h"
+#include "verify/compare/comparison.h"
 #include "verify/gates/report.h"
+#include "verify/layers/layer_check.h"
 
 namespace ingot::verify {
 
@@ -68,5 +74,75 @@ void add_summary_section(const Summary& summary, Sections& sections);
 void add_layer_sections(const Report& report, Form form, std::size_t n_worst, Sections& sections);
 void add_weight_sections(const Report& report, Form form, std::size_t n_worst, Sections& sections);
 void add_output_section(const Report& report, Form form, Sections& sections);
+
+/// Rows of the comparison, of which documents and tables are made.
+formats::Json row_of(const PairedFigure& figure);
+formats::Json row_of(const PairedGroup& group);
+
+/// The warnings about all sides, each once.
+std::vector<std::string> warnings_of(const Comparison& comparison);
+
+/// "+1.25", or which side is exact where the difference is infinite.
+std::string signed_decibels(double value);
+
+/// Layers with the results of the levels that ran, of both: on a page all, with curves, else
+/// `n_worst` that are farthest apart. The comparison has a reference.
+Section paired_layers_section(const Comparison& comparison,
+                              const std::vector<PairedTensor>& tensors, Form form,
+                              std::size_t n_worst);
+/// Shows in colours which side is closer, by layer and role.
+Section difference_map_section(const std::vector<PairedTensor>& tensors);
+
+/// One line of a drawing over the layers.
+struct Curve {
+  std::string_view name, line, mark;  ///< styles of the last two
+  double radius = 0;
+  /// Value of the layer at this index.
+  std::function<std::optional<double>(std::size_t)> value = {};
+  std::function<double(double)> part = {};  ///< the place of a value: 0 at the bottom, 1 at the top
+  std::function<std::string(double)> text = {};
+};
+
+/// The place of 1 - cosine between the decades of an axis.
+struct DecadeAxis {
+  int low = 0, high = 0;
+  [[nodiscard]] double part(double cosine) const;
+};
+/// The decades around these cosines; values that are no numbers are left out.
+DecadeAxis decade_axis(std::span<const double> cosines);
+
+inline constexpr double kHiddenHeight = 340;
+inline constexpr std::string_view kDistanceTitle = "1 − cosine (down is closer)";
+
+/// A drawing with the layers from left to right, which must outlive it.
+class LayerDrawing {
+ public:
+  static constexpr double kWidth = 860, kLeft = 62, kRight = kWidth - 64;
+
+  /// `title` is written next to the upright axis.
+  LayerDrawing(std::span<const LayerAgreement> layers, double height, std::string_view label,
+               std::string_view title);
+
+  [[nodiscard]] double x(std::size_t index) const;
+  [[nodiscard]] double y(double part) const;
+  [[nodiscard]] Svg& svg() { return svg_; }
+
+  void draw_tick(double part, std::string_view text);
+  void draw_decades(const DecadeAxis& axis);
+  void draw_layers();
+  /// Values that are no numbers break the line and are faults; absent ones are left out.
+  void draw(const Curve& curve);
+
+  [[nodiscard]] std::string finish() const;
+
+ private:
+  std::span<const LayerAgreement> layers_;
+  double height_;
+  Svg svg_;
+};
+
+/// The curve of a cosine of these layers, which it refers to, as it refers to the axis.
+Curve cosine_curve(Curve named, std::span<const LayerAgreement> layers, const DecadeAxis& axis,
+                   double (*cosine)(const LayerAgreement&));
 
 }  // namespace ingot::verify

@@ -1,4 +1,3 @@
-#include "verify/structure/forward_pass.h"
 
 #include <filesystem>
 
