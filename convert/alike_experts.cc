@@ -1,4 +1,3 @@
-#include "convert/alike_experts.h"
 
 #include <algorithm>
 #include <iterator>

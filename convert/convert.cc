@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include "convert/alike_experts.h"
 #include "convert/job/execution.h"
 #include "convert/job/job_identity.h"
 #include "convert/output/apart.h"

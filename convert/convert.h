@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 
 #include "convert/job/execute.h"
 #include "convert/job/preflight.h"
@@ -59,5 +60,22 @@ bool is_done_without_source(const std::filesystem::path& source,
 /// Removes what a run that was killed in its last step left in a finished output. Throws kExists
 /// while another run is at work there.
 void remove_leftovers(const std::filesystem::path& output, const RunName& run);
+
+/// Makes the plan of make_plan(). Where the engine of --for loads shared experts as further routed
+/// ones (engines::fused_layers), and so needs an option for some that the plan stores in another
+/// form, they take the scheme of their layer's routed experts instead, and a warning says so: if
+/// --to is a quantized scheme, no rule of the user and no choice about MTP layers decides about
+/// them, and the engine loads that output without the option. `recipe` has the default rules.
+Plan plan_with_alike_experts(const formats::Checkpoint& source, Recipe recipe,
+                             const PlanOptions& options, SourceFacts facts);
+
+/// The source with its routed experts in the form and order in which the output has them:
+/// `choices.experts`, else the form that loaders of the target read (StorageRow::experts; plain
+/// weights stay in the family's own form); and each stack output-major where it is quantized, as
+/// the family's row has it where it is plain. Throws kInvalidArgument for a choice without effect,
+/// kUnsupported for experts that cannot be seen as chosen, and as decide() does.
+std::shared_ptr<const formats::Checkpoint> with_experts_as_written(
+    std::shared_ptr<const formats::Checkpoint> source, const Recipe& recipe,
+    const PlanOptions& options);
 
 }  // namespace ingot::convert

@@ -1,4 +1,3 @@
-#include "convert/expert_form.h"
 
 #include <algorithm>
 #include <utility>

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "convert/expert_form.h"
+#include "convert/convert.h"
 #include "convert/job/part_journals.h"
 #include "convert/output/apart.h"
 #include "convert/output/output_directory.h"

@@ -7,7 +7,6 @@
 
 #include "cli/flags/gpus.h"
 #include "convert/convert.h"
-#include "convert/expert_form.h"
 #include "convert/recipe/engine_choice.h"
 #include "formats/base/error.h"
 #include "formats/base/fault_lines.h"

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include "convert/run/actions.h"
-#include "convert/run/set_converter.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "convert/run/set_converter.h"
+#include "convert/run/actions.h"
 #include "formats/base/error.h"
 #include "formats/experts/viewed_bytes.h"
 #include "formats/text/spelling.h"

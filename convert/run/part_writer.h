@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "convert/plan/plan.h"
-#include "convert/run/byte_sink.h"
 #include "convert/run/window_writer.h"
 #include "formats/base/hash.h"
 #include "formats/storage/block_scales.h"

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "convert/convert.h"
-#include "convert/expert_form.h"
 #include "convert/output/output_directory.h"
 #include "convert/recipe/default_recipes.h"
 #include "formats/base/fd.h"

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "check/check.h"
-#include "convert/expert_form.h"
+#include "convert/convert.h"
 #include "formats/base/fd.h"
 #include "formats/family/families.h"
 #include "formats/json/json.h"

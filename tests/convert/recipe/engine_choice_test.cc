@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "convert/expert_form.h"
+#include "convert/convert.h"
 #include "convert/output/planned_checkpoint.h"
 #include "convert/plan/repair.h"
 #include "engines/versions/versions.h"
