@@ -27,7 +27,7 @@ LLAMA = {
     "tie_word_embeddings": False,
 }
 # Parts that no value of a weight depends on.
-SILENT = {"input_scale", "input_global_scale", "weight_shape"}
+SILENT = {"input_scale", "input_global_scale", "input_offset", "quant_bias", "weight_offset", "weight_shape"}
 
 
 def _integers(**more):
@@ -59,6 +59,8 @@ def _choices():
     for bits in (4, 8):
         yield "packed integers", {**_integers(bits=bits), "dtype": "F16", "shape": "I64"}
         yield "packed integers", {**_integers(bits=bits, sym=True, desc_act=True), "dtype": "BF16", "shape": "I32"}
+    for is_static in (True, False):
+        yield "ascend", {"is_static": is_static}
 
 
 def _source(form, config, choices, n):
