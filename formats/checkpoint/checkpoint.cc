@@ -13,8 +13,6 @@
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/passes.h"
 #include "formats/container/safetensors.h"
-#include "formats/dialect/dialect_table.h"
-#include "formats/dialect/modelopt.h"
 #include "formats/family/families.h"
 #include "formats/family/text_names.h"
 #include "formats/records/manifest.h"
@@ -120,8 +118,8 @@ bool headers_tell(Draft& draft) {
 void look_for_unread_parts(Draft& draft) {
   if (draft.unread_form) return;
   std::optional<Error> form = unread_parts(draft.stored);
-  if (!form && draft.dialect == &kModeloptDialect)
-    form = unread_modelopt(draft.config, draft.description, draft.stored);
+  if (!form && draft.dialect->unread != nullptr)
+    form = draft.dialect->unread(draft.config, draft.description, draft.stored);
   if (!form) form = empty_weights(draft.stored);
   if (form && draft.takes_any_names) {
     draft.remarks.push_back(form->message());

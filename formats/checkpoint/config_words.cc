@@ -177,7 +177,7 @@ bool choose_family(Draft& draft) {
 
 void choose_dialect(Draft& draft) {
   draft.attempt([&] {
-    const Dialect* dialect = std::exchange(draft.dialect, find_dialect("deepseek"));
+    const Dialect* dialect = std::exchange(draft.dialect, &default_dialect(SchemeId::kBf16));
     if (dialect == nullptr) dialect = known_dialect(draft.config, draft.file_names);
     if (dialect != nullptr) {
       draft.dialect = dialect;

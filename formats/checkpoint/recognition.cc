@@ -20,7 +20,6 @@
 #include "formats/checkpoint/passes.h"
 #include "formats/config/nested_config.h"
 #include "formats/container/other_float8.h"
-#include "formats/dialect/config_groups.h"
 #include "formats/dialect/dialect.h"
 #include "formats/dialect/dialect_words.h"
 #include "formats/family/families.h"
@@ -33,39 +32,24 @@ namespace ingot::formats {
 
 namespace {
 
-/// True if a group of compressed-tensors has integers with zero points.
-bool is_asymmetric(const ConfigGroup& group) {
-  const Json& weights = json_member(*group.json, "weights");
-  const Json& type = json_member(weights, "type");
-  return (type.is_null() || type == "int") && json_member(weights, "symmetric") == false;
-}
-
 /// Integers that have zero points by config.json and none in the files: read as if they were
 /// symmetric, each value would be wrong.
 class LostZeroPoints {
  public:
-  explicit LostZeroPoints(const ModelConfig& config) : config_(config) {
-    if (!config.quantization || config.quantization->quant_method != "compressed-tensors") return;
-    std::vector<std::string> left_out;
-    auto groups = std::make_unique<ConfigGroups>(quantization_block(config), &left_out);
-    if (std::ranges::any_of(groups->groups(), is_asymmetric)) groups_ = std::move(groups);
-  }
+  explicit LostZeroPoints(const Draft& draft) : draft_(draft) {}
 
   /// Takes in weight `name`, stored tensor `i`, which has no zero points. False if by config.json
   /// it needs none.
   bool take(std::string_view name, std::uint32_t i) {
-    std::string place;
-    if (groups_ != nullptr) {
-      const std::string_view module = module_name(name);
-      const ConfigGroup* group = groups_->stored_group(module);
-      if (group == nullptr || !is_asymmetric(*group)) return false;
-      place = fmt::format("config_groups.{}", group->name);
-    } else if (has_zero_points(config_, name)) {
-      place = "quantization_config";
-    } else {
-      return false;
+    if (!forms_) {
+      std::vector<std::string> left_out;
+      if (draft_.dialect->said_forms != nullptr)
+        forms_ = draft_.dialect->said_forms(draft_.config, draft_.description, &left_out);
+      if (!forms_) return false;
     }
-    Lost& lost = lost_.try_emplace(std::move(place), Lost{.first = i}).first->second;
+    SaidForm said = forms_(name);
+    if (!said.has_zero_points) return false;
+    Lost& lost = lost_.try_emplace(std::move(said.because), Lost{.first = i}).first->second;
     ++lost.n;
     return true;
   }
@@ -87,9 +71,9 @@ class LostZeroPoints {
     std::size_t n = 0;
   };
 
-  const ModelConfig& config_;
-  std::unique_ptr<ConfigGroups> groups_;  // groups of compressed-tensors, if one is asymmetric
-  std::map<std::string, Lost> lost_;      // losses by the group's place in the config
+  const Draft& draft_;
+  SaidForms forms_;                   // null until a weight is taken in
+  std::map<std::string, Lost> lost_;  // losses by the group's place in the config
 };
 
 /// The parts of one weight as they were found by name.
@@ -273,7 +257,7 @@ class Recogniser {
         claims_blocks_(draft.config.quantization && draft.config.quantization->weight_block_size),
         is_fp8_(is_of_method("fp8")),
         is_quark_(is_of_method("quark")),
-        lost_zero_points_(draft.config),
+        lost_zero_points_(draft),
         paired_(Pairing(draft, is_unread_).run()),
         found_(paired_.found) {
     order_blocks();

@@ -275,6 +275,12 @@ Json compressed_block(const WrittenModel& whole) {
   return block;
 }
 
+/// True if the arguments are those of integers with zero points.
+bool is_asymmetric(const Json& weights) {
+  const Json& type = json_member(weights, "type");
+  return (type.is_null() || type == "int") && json_member(weights, "symmetric") == false;
+}
+
 SaidForms forms_of_groups(const ModelConfig& config, const Json&,
                           std::vector<std::string>* faults) {
   const Json* block = source_block(config, kCompressedTensorsDialect);
@@ -288,6 +294,7 @@ SaidForms forms_of_groups(const ModelConfig& config, const Json&,
     return {.scheme = stored->scheme,
             .activations = group ? std::optional(group->activations) : std::nullopt,
             .because = "config_groups." + stored->name,
+            .has_zero_points = is_asymmetric(json_member(*stored->json, "weights")),
             .has_row_scales = groups->has_row_scales(module),
             .numbers = [stored] { return activations_text(*stored); }};
   };

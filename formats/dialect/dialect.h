@@ -114,6 +114,7 @@ struct SaidForm {
   std::optional<SchemeId> scheme;          ///< scheme, if one of ours; kBf16 for any plain one
   std::optional<Activations> activations;  ///< activations, if they are said
   std::string because;                     ///< entry that says so
+  bool has_zero_points = false;            ///< integers need them
   /// True if there is one scale a row, where the scheme has groups of a chosen length.
   bool has_row_scales = false;
   /// True if activations stay as they are: a scale of the input that is stored all the same
@@ -151,6 +152,12 @@ struct Dialect {
   /// it must outlive the answer.
   SaidForms (*said_forms)(const ModelConfig& config, const Json& description,
                           std::vector<std::string>* faults) = nullptr;
+  /// Returns the refusal of codes that are no values of weights, as JSON and stored tensors show
+  /// it; nullopt: all are.
+  std::optional<Error> (*unread)(const ModelConfig& config, const Json& description,
+                                 std::span<const StoredTensor> stored) = nullptr;
+  /// Part of the types in a description that no scheme is, and what they hold.
+  std::string_view unread_type = {}, unread_holds = {};
   /// Returns the blocks that the block of config.json gives to weights, if it gives any.
   std::optional<std::array<std::uint64_t, 2>> (*block_size)(const Json& block) = nullptr;
   /// Keys of the block: those that loaders know, those that they know in families whose own dialect

@@ -64,9 +64,6 @@ std::string unread_part(const ModelConfig& config);
 /// has.
 std::optional<SchemeId> quark_scheme(const Json& weight);
 
-/// True if Quark's config says that the integers of this weight have zero points.
-bool has_zero_points(const ModelConfig& config, std::string_view weight);
-
 /// True if Quark's config says that integers have no zero points: those that are stored are zeros.
 bool has_zero_zero_points(const ModelConfig& config);
 

@@ -267,6 +267,7 @@ const Dialect kModeloptDialect = {
     .quantization_config = modelopt_block,
     .description = hf_quant_config,
     .said_forms = modelopt_forms,
+    .unread = unread_modelopt,
     .known_keys = {"quant_method", "quant_algo", "group_size", "config_groups", "ignore",
                    "exclude_modules", "quantized_layers", "producer", "has_zero_point",
                    "pre_quant_scale", "quantization", "moe_quant_algo"},

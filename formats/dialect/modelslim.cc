@@ -123,7 +123,9 @@ const Dialect kModelslimDialect = {
     .description_file = "quant_model_description.json",
     .quantization_config = modelslim_block,
     .description = modelslim_description,
-    .said_forms = described_forms};
+    .said_forms = described_forms,
+    .unread_type = "MXFP",
+    .unread_holds = "msmodelslim's MX formats for Ascend"};
 
 const DescribedType* find_described_type(std::string_view name) {
   const auto* const type = std::ranges::find(kTypes, name, &DescribedType::name);

@@ -116,8 +116,12 @@ std::string unread_auto_round(const Json& block) {
 SaidForms tools_forms(const ModelConfig& config, const Json&, std::vector<std::string>*) {
   return [&config](std::string_view weight) -> SaidForm {
     const Json& block = quantization_block(config);
-    if (method_of(config) == kQuark)
-      return {.activations = quark_activations(quark_layer(block, module_name(weight)))};
+    if (method_of(config) == kQuark) {
+      const Json& layer = quark_layer(block, module_name(weight));
+      return {.activations = quark_activations(layer),
+              .because = "quantization_config",
+              .has_zero_points = json_member(json_member(layer, "weight"), "symmetric") == false};
+    }
     if (!is_auto_round(method_of(config))) return {};
     const Json& bits = json_member(block, "act_bits");
     if (!bits.is_number_unsigned() || bits > 8) return {.activations = Activations::kWeightOnly};
@@ -183,13 +187,6 @@ std::optional<SchemeId> quark_scheme(const Json& weight) {
   const QuarkForm* form = weight.is_object() ? quark_form(weight) : nullptr;
   return form == nullptr || form->scheme == SchemeId::kRaw ? std::nullopt
                                                            : std::optional(form->scheme);
-}
-
-bool has_zero_points(const ModelConfig& config, std::string_view weight) {
-  if (method_of(config) != kQuark) return false;
-  const std::string_view module = weight.substr(0, weight.rfind('.'));
-  const Json& said = json_member(quark_layer(quantization_block(config), module), "weight");
-  return said.is_object() && json_member(said, "symmetric") == false;
 }
 
 bool has_zero_zero_points(const ModelConfig& config) {

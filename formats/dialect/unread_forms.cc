@@ -152,14 +152,13 @@ bool is_mlx_form(const ModelConfig& config) {
 }
 
 std::optional<Error> unread_description(const Dialect& dialect, const Json& description) {
-  constexpr std::string_view kMx = "MXFP";
-  if (&dialect != &kModelslimDialect || !description.is_object()) return std::nullopt;
+  if (dialect.unread_type.empty() || !description.is_object()) return std::nullopt;
   for (const auto& [tensor, type] : description.items()) {
     if (!type.is_string()) continue;
     const auto& name = type.get_ref<const std::string&>();
-    if (name.find(kMx) == std::string::npos) continue;
-    return unread(fmt::format("type {} of '{}'", name, tensor),
-                  "msmodelslim's MX formats for Ascend", "", dialect.description_file);
+    if (name.find(dialect.unread_type) == std::string::npos) continue;
+    return unread(fmt::format("type {} of '{}'", name, tensor), dialect.unread_holds, "",
+                  dialect.description_file);
   }
   return std::nullopt;
 }
