@@ -116,14 +116,7 @@ QualitySums scalar::measure_quality(const QualityRun& run) {
 }
 
 void QualitySums::add(const QualitySums& next) {
-  elements += next.elements;
-  blocks += next.blocks;
-  exact_blocks += next.exact_blocks;
-  saturated += next.saturated;
-  zeroed += next.zeroed;
-  error2 += next.error2;
-  reference2 += next.reference2;
-  product += next.product;
+  add_fields(*this, next);
   max_error = std::max(max_error, next.max_error);
 }
 

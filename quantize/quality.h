@@ -2,10 +2,20 @@
 
 #include <cstdint>
 #include <span>
+#include <tuple>
 
 #include "formats/container/tensor.h"
 
 namespace ingot::quantize {
+
+/// Adds the fields() of a struct to those of another.
+template <typename Sums>
+void add_fields(Sums& sums, const Sums& next) {
+  const auto add = [&](auto&... sum) {
+    std::apply([&](const auto&... more) { ((sum += more), ...); }, Sums::fields(next));
+  };
+  std::apply(add, Sums::fields(sums));
+}
 
 /// Sums from which the error of an encoding follows. Exactly those of the values at hand in a fixed
 /// order: one unit is a row by 128 columns, summed in double in eight lanes (column modulo 8) that
@@ -25,6 +35,11 @@ struct QualitySums {
 
   /// Adds the sums of the next part.
   void add(const QualitySums& next);
+  /// All sums, in the order in which they are kept; max_error is none.
+  static auto fields(auto& of) {
+    return std::tie(of.elements, of.blocks, of.exact_blocks, of.saturated, of.zeroed, of.error2,
+                    of.reference2, of.product);
+  }
 
   [[nodiscard]] double relative_error() const;  ///< Frobenius; 0 for no error, even of zeros
   [[nodiscard]] double sqnr_db() const;         ///< infinite without error, NaN for all zeros

@@ -32,12 +32,9 @@ constexpr std::uint64_t kMaxParts = std::uint64_t{1} << 16;
 template <typename Values, typename Visit>
 void for_each_word(Values& values, const Visit& visit) {
   auto& sums = values.sums;
-  for (auto* count : {&sums.elements, &sums.exact, &sums.misrounded, &sums.saturated, &sums.zeroed,
-                      &sums.nonfinite, &sums.source_nonfinite})
-    visit(*count);
-  for (auto* sum : {&sums.error, &sums.error2, &sums.source2, &sums.output2, &sums.product,
-                    &sums.cut_source2, &sums.cut_product, &sums.max_error, &sums.max_relative})
-    visit(*sum);
+  std::apply([&](auto&... sum) { (visit(sum), ...); }, ElementSums::fields(sums));
+  visit(sums.max_error);
+  visit(sums.max_relative);
   for (auto& count : sums.step_histogram) visit(count);
   visit(values.reach.groups);
   visit(values.reach.coarse);

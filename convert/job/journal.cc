@@ -38,20 +38,20 @@ std::optional<Json> parse_line(std::string_view line) {
 
 // JSON numbers come back as the doubles that they were.
 Json json_of(const quantize::QualitySums& sums) {
-  return {sums.elements, sums.blocks,     sums.exact_blocks, sums.saturated, sums.zeroed,
-          sums.error2,   sums.reference2, sums.product,      sums.max_error};
+  return std::apply(
+      [&](const auto&... sum) {
+        return Json{sum..., sums.max_error};
+      },
+      quantize::QualitySums::fields(sums));
 }
 
 quantize::QualitySums quality_of(const Json& list) {
-  return {.elements = list.at(0).get<std::uint64_t>(),
-          .blocks = list.at(1).get<std::uint64_t>(),
-          .exact_blocks = list.at(2).get<std::uint64_t>(),
-          .saturated = list.at(3).get<std::uint64_t>(),
-          .zeroed = list.at(4).get<std::uint64_t>(),
-          .error2 = list.at(5).get<double>(),
-          .reference2 = list.at(6).get<double>(),
-          .product = list.at(7).get<double>(),
-          .max_error = list.at(8).get<double>()};
+  quantize::QualitySums sums;
+  std::size_t at = 0;
+  std::apply([&](auto&... sum) { (list.at(at++).get_to(sum), ...); },
+             quantize::QualitySums::fields(sums));
+  list.at(at).get_to(sums.max_error);
+  return sums;
 }
 
 Hash128 hash_of(const std::string& digits) {

@@ -4,23 +4,12 @@
 #include <cmath>
 #include <limits>
 
+#include "quantize/quality.h"
+
 namespace ingot::verify {
 
 void ElementSums::add(const ElementSums& next) {
-  elements += next.elements;
-  exact += next.exact;
-  misrounded += next.misrounded;
-  saturated += next.saturated;
-  zeroed += next.zeroed;
-  nonfinite += next.nonfinite;
-  source_nonfinite += next.source_nonfinite;
-  error += next.error;
-  error2 += next.error2;
-  source2 += next.source2;
-  output2 += next.output2;
-  product += next.product;
-  cut_source2 += next.cut_source2;
-  cut_product += next.cut_product;
+  quantize::add_fields(*this, next);
   max_error = std::max(max_error, next.max_error);
   max_relative = std::max(max_relative, next.max_relative);
   for (std::size_t bin = 0; bin < kStepBins; ++bin) step_histogram[bin] += next.step_histogram[bin];

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <tuple>
 
 #include "formats/storage/encoding.h"
 
@@ -37,6 +38,12 @@ struct ElementSums {
   std::array<std::uint64_t, kStepBins> step_histogram{};  ///< distances in steps, of one row in 64
 
   void add(const ElementSums& next);
+  /// All sums, in the order in which they are kept; maxima and the histogram are none.
+  static auto fields(auto& of) {
+    return std::tie(of.elements, of.exact, of.misrounded, of.saturated, of.zeroed, of.nonfinite,
+                    of.source_nonfinite, of.error, of.error2, of.source2, of.output2, of.product,
+                    of.cut_source2, of.cut_product);
+  }
 
   [[nodiscard]] double cosine() const;          ///< 1 when both sides are zero; 0 when one is
   [[nodiscard]] double relative_error() const;  ///< Frobenius; 0 without error, even of zeros
