@@ -57,8 +57,8 @@ CLI::Option* add_flag_to(CLI::App& app, const Flag& flag, const T* target, Json&
       return is_read;
     };
     return app.add_option(letter.empty() ? flag.name : letter + "," + flag.name, read, flag.help)
-        ->type_size(0)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
+        ->expected(0);
   } else if constexpr (std::is_same_v<T, std::optional<bool>>) {
     return app.add_flag_function(
         fmt::format("{},!--no-{}", flag.name, flag.name.substr(2)),
