@@ -10,8 +10,8 @@
 
 #include "check/rules/loader_rules.h"
 #include "convert/output/version.h"
-#include "report/heat_map.h"
 #include "report/rows.h"
+#include "report/svg.h"
 
 namespace ingot::cli {
 

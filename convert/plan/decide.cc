@@ -1,14 +1,18 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "check/rules/loader_rules.h"
 #include "convert/plan/band.h"
 #include "convert/plan/passes.h"
 #include "convert/plan/repair.h"
 #include "convert/recipe/narrowing.h"
+#include "engines/limits.h"
 #include "formats/base/error.h"
 #include "formats/dialect/dialect.h"
 #include "formats/family/text_names.h"
@@ -26,6 +30,49 @@ using formats::SchemeId;
 using formats::StorageRow;
 
 namespace {
+
+// Refuses weights in forms that every engine that is judged refuses. One engine that loads
+// everything is enough: loader rules report the refusals of others.
+void refuse_what_no_engine_loads(const Plan& plan, ErrorList& refusals) {
+  const formats::Dialect& dialect = *plan.target.dialect;
+  engines::EngineLimitsMet met(dialect);
+  std::vector<engines::EngineWeight> weights;
+  for (const PlannedTensor& planned : plan.tensors) {
+    const formats::LogicalTensor& tensor = plan.tensor_of(planned);
+    // A tensor that is copied is as the source's maker wanted it.
+    if (planned.storage == nullptr || any_matches(plan.recipe.allow.engine_refuses, tensor.name))
+      continue;
+    const auto keeps = [&](formats::Part part) {
+      return planned.action == Action::kRewrap && tensor.encoding.stored.has(part);
+    };
+    weights.push_back({.name = tensor.name,
+                       .rule = tensor.rule,
+                       .scheme = planned.to,
+                       .activations = planned.storage->activations,
+                       .has_group_order = keeps(formats::Part::kGroupOrder),
+                       .has_zero_points = keeps(formats::Part::kZeroPoint),
+                       .family = plan.source.family().name,
+                       .is_stacked = tensor.stack != formats::StackOrder::kNone});
+    met.add(weights.back());
+  }
+  if (!met.is_refused_by_all()) return;
+  std::vector<std::string_view> names;
+  for (const engines::EngineRow* engine : engines::judged_versions()) names.push_back(engine->name);
+  for (const engines::EngineWeight& weight : weights) {
+    for (const auto& [engine, limit] : engines::limits_of_all(dialect, weight)) {
+      if (!limit->is_refusal() || !limit->is_of_form()) continue;
+      refusals.add(
+          ErrorCode::kUnsupported,
+          fmt::format(
+              "none of {} loads this: {} refuses {} with {} activations in dialect {} "
+              "({}); it loads {} (--allow 'engine-refuses=PATTERN' writes it "
+              "anyway)",
+              fmt::join(names, ", "), engine->name, formats::scheme_facts(weight.scheme).name,
+              activations_name(weight.activations), dialect.name, limit->reason, limit->instead),
+          weight.name);
+    }
+  }
+}
 
 constexpr std::array<std::uint64_t, 2> kReleasedBlock = {128, 128};
 constexpr std::uint64_t kCodesPerWord = 8;  // of INT4

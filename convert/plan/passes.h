@@ -121,10 +121,6 @@ struct LayoutFunctions {
 };
 const LayoutFunctions& functions_of(const formats::Layout& layout);
 
-/// The tensors of a file of layout vllm-sharded: pieces under the keys that they make up, and
-/// constants.
-void join_state_keys(const Plan& plan, PlannedFile& file);
-
 extern const LayoutFunctions kHubLayout, kRanksLayout, kDeepseekMpLayout, kShardedStateLayout;
 
 /// Ranks load several files at once, and a hub file is no larger.
@@ -158,10 +154,6 @@ void settle_words_of_codes(Plan& plan, ErrorList& refusals);
 /// Refuses MTP layers that config.json does not count, unless they are repaired, and those with
 /// another number of experts, unless they are left out.
 void require_sound_mtp(const Plan& plan, ErrorList& refusals);
-
-/// Refuses weights in forms that every engine that is judged refuses. One engine that loads
-/// everything is enough: loader rules report the refusals of others.
-void refuse_what_no_engine_loads(const Plan& plan, ErrorList& refusals);
 
 // The steps of decide(), apart from the rules and the dialect.
 

@@ -114,7 +114,7 @@ DType plain_dtype(SchemeId id);
 
 /// How codes lie in stored elements, along a row: two of four bits in a U8, eight in an I32.
 struct Packing {
-  std::uint64_t codes = 1, elements = 1;  ///< as many codes fill as many elements, and no fewer
+  std::uint64_t codes = 1, elements = 1;  ///< counts; no fewer codes fill whole elements
 
   [[nodiscard]] std::uint64_t elements_of(std::uint64_t n_codes) const {
     return n_codes / codes * elements;

@@ -29,7 +29,7 @@
 #include "inference/generate/sampling.h"
 #include "inference/model/layer_stream.h"
 #include "inference/model/step/step.h"
-#include "verify/layers/similarity.h"
+#include "verify/layers/layer_check.h"
 #include "verify/outputs/divergence.h"
 
 namespace ingot::verify {

@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "report/figures.h"
-#include "report/heat_map.h"
 #include "report/rows.h"
+#include "report/svg.h"
 #include "verify/report/sections.h"
 
 namespace ingot::verify {

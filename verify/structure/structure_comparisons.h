@@ -16,7 +16,7 @@
 #include "formats/json/json_fwd.h"
 #include "formats/records/manifest.h"
 #include "inference/model/step/step.h"
-#include "verify/structure/wanted.h"
+#include "verify/structure/compared_checkpoint.h"
 
 namespace ingot::verify {
 

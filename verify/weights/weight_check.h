@@ -9,7 +9,7 @@
 
 #include "check/stored_hashes.h"
 #include "formats/checkpoint/checkpoint.h"
-#include "verify/structure/wanted.h"
+#include "verify/structure/compared_checkpoint.h"
 #include "verify/weights/element_sums.h"
 #include "verify/weights/group_reach.h"
 

@@ -15,7 +15,6 @@
 #include "tests/support/temp_dir.h"
 #include "tests/verify/layers/example.h"
 #include "tests/verify/layers/exchanged.h"
-#include "verify/layers/similarity.h"
 
 namespace ingot::testing {
 namespace {

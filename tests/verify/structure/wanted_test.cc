@@ -1,5 +1,3 @@
-#include "verify/structure/wanted.h"
-
 #include <filesystem>
 
 #include <gmock/gmock.h>
@@ -12,6 +10,7 @@
 #include "tests/convert/targets.h"
 #include "tests/support/temp_dir.h"
 #include "verify/gates/report.h"
+#include "verify/structure/compared_checkpoint.h"
 #include "verify/verification.h"
 
 // Outputs are judged by the requests to the conversion, which their manifest records.
