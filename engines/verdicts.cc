@@ -76,9 +76,10 @@ bool is_limited_as_plain(const Dialect& dialect, const EngineWeight& weight) {
   if (weight.scheme == SchemeId::kRaw) return false;
   return std::ranges::any_of(limits_of_all(dialect, weight), [](const auto& of_engine) {
     const EngineLimit& limit = *of_engine.second;
-    const bool is_silent =
-        limit.effect == EngineEffect::kGarbage || limit.effect == EngineEffect::kGarbageWithout;
-    return limit.scheme ? !is_quantized(*limit.scheme) : is_silent;
+    const bool is_of_plain = limit.effect == EngineEffect::kGarbage ||
+                             limit.effect == EngineEffect::kGarbageWithout ||
+                             limit.scope == EngineScope::kTurnedStacks;
+    return limit.scheme ? !is_quantized(*limit.scheme) : is_of_plain;
   });
 }
 

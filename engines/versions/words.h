@@ -51,7 +51,7 @@ inline constexpr std::string_view kGroupOnRanks =
 inline constexpr std::string_view kFewerRanks = "fewer ranks of tensor parallelism";
 inline constexpr std::string_view kOneOrder =
     "its loaders take stacks in the order of the family's releases";
-inline constexpr std::string_view kUsualOrder = "ingot convert, which writes that order";
+inline constexpr std::string_view kUsualOrder = "stacks in that order, as ingot convert writes them";
 inline constexpr std::string_view kNoSmallerGroups =
     "it makes smaller groups of those that ranks cut, but none of less than 32 columns";
 inline constexpr std::string_view kRowsOfAwq =

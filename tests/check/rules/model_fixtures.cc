@@ -76,7 +76,7 @@ std::vector<RuleFixture> model_fixtures() {
        [](auto& c) {
          EXPECT_EQ(c.erase_prefix(kMoe + "experts."), 12U);
          c.put_zeros(kMoe + "experts.gate_up_proj", DType::kBf16, {4, 256, 256});
-         c.put_zeros(kMoe + "experts.down_proj", DType::kBf16, {4, 128, 256});
+         c.put_zeros(kMoe + "experts.down_proj", DType::kBf16, {4, 128, 128});
        }},
       {"router.correction-bias", kMissingTensor, make_fp8, [=](auto& c) { c.tensors.erase(bias); }},
       {"router.correction-bias-dtype", kDtypeMismatch, make_fp8,
