@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "check/stored_hashes.h"
-#include "engines/view.h"
+#include "engines/verdicts.h"
 #include "formats/base/fd.h"
 #include "formats/base/hash.h"
 #include "formats/base/pattern.h"

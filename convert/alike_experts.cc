@@ -14,7 +14,7 @@
 
 #include "convert/convert.h"
 #include "convert/output/planned_checkpoint.h"
-#include "engines/modules/fused_shared.h"
+#include "engines/modules/modules.h"
 #include "engines/verdicts.h"
 #include "formats/base/error.h"
 

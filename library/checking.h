@@ -8,7 +8,7 @@
 
 #include "check/check.h"
 #include "check/reading_rates.h"
-#include "engines/view.h"
+#include "engines/verdicts.h"
 #include "formats/json/json.h"
 #include "library/options/flag_table.h"
 

@@ -1,5 +1,5 @@
 #include "check/rules/rule_input.h"
-#include "engines/modules/module_lists.h"
+#include "engines/modules/modules.h"
 #include "formats/config/nested_config.h"
 #include "formats/container/safetensors.h"
 #include "formats/dialect/dialect.h"

@@ -2,7 +2,7 @@
 #include <unordered_set>
 
 #include "check/rules/rule_input.h"
-#include "engines/row/scope.h"
+#include "engines/row/engine.h"
 #include "engines/versions/sharded_state.h"
 #include "formats/base/words.h"
 #include "formats/checkpoint/promised_tensors.h"

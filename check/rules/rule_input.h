@@ -20,7 +20,7 @@
 
 #include "check/rules/loader_rules.h"
 #include "engines/limits.h"
-#include "engines/modules/engine_input.h"
+#include "engines/modules/modules.h"
 #include "formats/base/error.h"
 #include "formats/checkpoint/promised_tensors.h"
 #include "formats/config/config_meaning.h"

@@ -2,7 +2,7 @@
 #include <set>
 
 #include "check/rules/rule_input.h"
-#include "engines/own_code.h"
+#include "engines/serving.h"
 #include "formats/base/fd.h"
 #include "formats/base/words.h"
 #include "formats/checkpoint/checkpoint_listing.h"

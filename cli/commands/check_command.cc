@@ -11,7 +11,7 @@
 #include "cli/commands/commands.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
-#include "engines/view.h"
+#include "engines/verdicts.h"
 #include "formats/base/fault_lines.h"
 #include "library/checking.h"
 #include "library/options/flag_table.h"

@@ -19,7 +19,7 @@
 #include "convert/output/tensor_records.h"
 #include "convert/plan/passes.h"
 #include "convert/plan/plan.h"
-#include "engines/own_code.h"
+#include "engines/serving.h"
 #include "formats/base/printable.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/promised_tensors.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engines/serve_command.h"
+#include "engines/serving.h"
 #include "engines/verdicts.h"
 #include "formats/json/json_fwd.h"
 

@@ -9,8 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "convert/output/version.h"
-#include "engines/own_code.h"
-#include "engines/serve_command.h"
+#include "engines/serving.h"
 #include "formats/base/printable.h"
 #include "formats/base/words.h"
 #include "formats/config/model_config.h"

@@ -16,7 +16,7 @@
 #include "convert/output/rank_directories.h"
 #include "convert/output/tensor_records.h"
 #include "convert/plan/passes.h"
-#include "engines/view.h"
+#include "engines/verdicts.h"
 #include "formats/base/error.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/checkpoint/checkpoint_listing.h"

@@ -1,9 +1,8 @@
-#include "engines/modules/fused_shared.h"
-
 #include <algorithm>
 #include <array>
 #include <string_view>
 
+#include "engines/modules/modules.h"
 #include "formats/base/words.h"
 #include "formats/dialect/modelopt.h"
 #include "formats/json/json.h"

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "engines/modules/module_lists.h"
+#include "engines/modules/modules.h"
 #include "engines/row/engine.h"
 #include "formats/family/text_names.h"
 

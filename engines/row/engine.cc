@@ -1,10 +1,19 @@
 #include "engines/row/engine.h"
 
 #include <algorithm>
+#include <array>
 
 #include <fmt/format.h>
 
 namespace ingot::engines {
+
+using formats::ExpertForm;
+using formats::Fuse;
+using formats::GateUpOrder;
+using formats::PartShape;
+using formats::Role;
+using formats::StorageRow;
+using formats::TensorRule;
 
 std::string_view evidence_text(Evidence evidence) {
   constexpr std::array<std::string_view, 7> kTexts = {"generated text on a GPU",
@@ -56,6 +65,249 @@ Evidence EngineRow::family_evidence(std::string_view family, SchemeId scheme) co
     if (row.family == family && row.schemes.contains(scheme)) best = std::min(best, row.evidence);
   }
   return best;
+}
+
+namespace {
+
+bool is_joined_latent(const TensorRule* rule) {
+  return rule != nullptr && rule->fuse == Fuse::kQaKva;
+}
+
+bool is_in_own_stack(const Dialect& dialect, const EngineWeight& weight) {
+  if (!weight.is_stacked || !formats::scheme_facts(weight.scheme).quantized)
+    return weight.is_stacked;
+  const StorageRow* storage = find_storage(dialect, weight.scheme);
+  return storage != nullptr && storage->experts == ExpertForm::kStacked;
+}
+
+enum class ExpertMatrix : std::uint8_t { kNone, kGate, kGateUp, kDown };
+
+ExpertMatrix matrix_of(const EngineWeight& weight) {
+  using enum ExpertMatrix;
+  if (!is_expert(weight)) return kNone;
+  if (weight.rule == nullptr) {
+    const auto has = [&](std::string_view part) {
+      return weight.name.find(part) != std::string_view::npos;
+    };
+    return has("down_proj") || has(".w2.") ? kDown : has("gate_up") ? kGateUp : kGate;
+  }
+  const Role role = weight.rule->role;
+  if (role == Role::kExpertDown || role == Role::kExpertsDown) return kDown;
+  return role == Role::kExpertsGateUp ? kGateUp : kGate;
+}
+
+/// A rank's share of moe_intermediate_size, by a matrix of an expert; 0 where it is none.
+std::uint64_t expert_width(const EngineWeight& weight) {
+  using enum ExpertMatrix;
+  const ExpertMatrix matrix = matrix_of(weight);
+  if (matrix == kNone) return 0;
+  return (matrix == kDown     ? weight.cols
+          : matrix == kGateUp ? weight.rows / 2
+                              : weight.rows) /
+         weight.ranks;
+}
+
+using Weight = EngineWeight;
+
+struct ScopeRow {
+  EngineScope scope{};
+  std::string_view name;
+  bool (*holds)(const Weight& w, const Dialect& dialect);
+};
+
+bool is_rotated(Role role) {
+  return role == Role::kQProj || role == Role::kKProj;
+}
+
+/// True if the next weight of its module would begin inside a block of scales.
+bool ends_in_block(const Weight& weight) {
+  return weight.rule != nullptr && weight.block_rows != 0 &&
+         rows_before_others(*weight.rule, weight.rows) % weight.block_rows != 0;
+}
+
+bool is_no_wider_than_group(const Weight& weight) {
+  const std::uint64_t width = expert_width(weight);
+  return width != 0 && matrix_of(weight) != ExpertMatrix::kDown && width <= weight.block_cols &&
+         weight.block_cols < weight.cols;
+}
+
+bool has_few_bits(const Weight& weight) {
+  return weight.packed_bits == 2 || weight.packed_bits == 3;
+}
+
+bool has_odd_groups(const Weight& weight) {
+  const std::uint64_t size = weight.packed_group;
+  return weight.packed_bits != 0 && size != 0 && size != 32 && size != 64 && size != 128;
+}
+
+/// True if it is a matrix of down_proj in groups, of which each rank has some.
+bool has_groups_on_ranks(const Weight& weight) {
+  return matrix_of(weight) == ExpertMatrix::kDown && weight.ranks > 1 && weight.packed_group != 0 &&
+         weight.packed_group < weight.cols;
+}
+
+/// True if engines find no smaller group for experts that ranks cut: they halve it down to 32.
+bool has_thin_groups(const Weight& weight) {
+  std::uint64_t size = weight.packed_group;
+  const std::uint64_t width = expert_width(weight);
+  if (size == 0 || width == 0 || width % size == 0) return false;
+  while (width % size != 0) size /= 2;
+  return size < 32;
+}
+
+/// True if ranks cut its columns inside a group. An order of groups goes to every rank whole.
+bool is_cut_in_group(const Weight& weight) {
+  return !is_expert(weight) && !weight.has_group_order && weight.rule != nullptr &&
+         weight.rule->cut == formats::Cut::kRow && weight.packed_group != 0 &&
+         weight.packed_group < weight.cols &&
+         (weight.cols % weight.packed_group != 0 ||
+          weight.cols / weight.packed_group % weight.ranks != 0);
+}
+
+using enum EngineScope;
+constexpr std::array kScopes = {
+    ScopeRow{kAny, "any weight", [](const Weight&, const Dialect&) { return true; }},
+    ScopeRow{kExperts, "routed experts",
+             [](const Weight& w, const Dialect&) { return is_expert(w); }},
+    ScopeRow{kLinears, "other layers",
+             [](const Weight& w, const Dialect&) { return !is_expert(w); }},
+    ScopeRow{kOrdered, "weights with an order of groups",
+             [](const Weight& w, const Dialect&) { return w.has_group_order; }},
+    ScopeRow{kAsymmetricExperts, "routed experts with zero points",
+             [](const Weight& w, const Dialect&) { return w.has_zero_points && is_expert(w); }},
+    ScopeRow{kRowScaledExperts, "routed experts with one scale a row",
+             [](const Weight& w, const Dialect&) { return w.has_row_scales && is_expert(w); }},
+    ScopeRow{kJoinedLatents, "q_a_proj, kv_a_proj_with_mqa",
+             [](const Weight& w, const Dialect&) { return is_joined_latent(w.rule); }},
+    ScopeRow{
+        kForeignExperts, "routed experts but stacks as released",
+        [](const Weight& w, const Dialect& d) { return is_expert(w) && !is_in_own_stack(d, w); }},
+    ScopeRow{kRotated, "q_proj, k_proj",
+             [](const Weight& w, const Dialect&) { return is_rotated(role_of(w.rule)); }},
+    ScopeRow{kExpertsButK3, "routed experts but of kimi_k3",
+             [](const Weight& w, const Dialect&) { return is_expert(w) && w.family != "kimi_k3"; }},
+    ScopeRow{kFreeScaledLinears, "other layers whose scales are no powers of two",
+             [](const Weight& w, const Dialect&) {
+               return !is_expert(w) && !w.has_power_of_two_scales;
+             }},
+    ScopeRow{kInverseNames, "weights with weight_scale_inv, but of ministral3",
+             [](const Weight& w, const Dialect&) {
+               return w.has_inverse_name && w.family != "ministral3";
+             }},
+    ScopeRow{kPlainNames, "weights with weight_scale",
+             [](const Weight& w, const Dialect&) { return !w.has_inverse_name; }},
+    ScopeRow{kPlainNameExperts, "routed experts with weight_scale",
+             [](const Weight& w, const Dialect&) { return !w.has_inverse_name && is_expert(w); }},
+    ScopeRow{kSharedExperts, "shared experts",
+             [](const Weight& w, const Dialect&) {
+               return formats::kSharedExpertRoles.has(role_of(w.rule));
+             }},
+    ScopeRow{kFusedOtherwise, "shared experts that are not stored as routed ones are",
+             [](const Weight& w, const Dialect&) {
+               return w.fused_otherwise == FusedOtherwise::kInModel;
+             }},
+    ScopeRow{kFusedInDraft, "shared experts of MTP layers that are not stored as routed ones are",
+             [](const Weight& w, const Dialect&) {
+               return w.fused_otherwise == FusedOtherwise::kInDraft;
+             }},
+    ScopeRow{kTurnedStacks, "stacks of experts in another order than releases have them",
+             [](const Weight& w, const Dialect&) { return w.is_turned_stack; }},
+    ScopeRow{kEmbeddings, "embeddings",
+             [](const Weight& w, const Dialect&) { return role_of(w.rule) == Role::kEmbedding; }},
+    ScopeRow{kTiedEmbeddings, "embeddings that are tied",
+             [](const Weight& w, const Dialect&) {
+               return w.is_tied && role_of(w.rule) == Role::kEmbedding;
+             }},
+    ScopeRow{kAsymmetric, "weights with zero points",
+             [](const Weight& w, const Dialect&) { return w.has_zero_points; }},
+    ScopeRow{kFewBits, "weights of 2 or 3 bits, but of AutoRound",
+             [](const Weight& w, const Dialect&) { return has_few_bits(w) && !w.is_auto_round; }},
+    ScopeRow{kAutoRoundFewBits, "weights of 2 or 3 bits of AutoRound",
+             [](const Weight& w, const Dialect&) { return has_few_bits(w) && w.is_auto_round; }},
+    ScopeRow{kOddGroups, "other layers in groups of other than 32, 64, 128 columns or rows",
+             [](const Weight& w, const Dialect&) { return has_odd_groups(w) && !is_expert(w); }},
+    ScopeRow{kOddGroupExperts, "routed experts in groups of other than 32, 64, 128 columns or rows",
+             [](const Weight& w, const Dialect&) { return has_odd_groups(w) && is_expert(w); }},
+    ScopeRow{kUnevenGroups, "other layers in groups of no multiple of 32 columns",
+             [](const Weight& w, const Dialect&) {
+               return has_odd_groups(w) && !is_expert(w) && w.packed_group % 32 != 0;
+             }},
+    ScopeRow{kNoZeroPoints, "other layers without zero points, but of models in F16",
+             [](const Weight& w, const Dialect&) {
+               return w.says_no_zero_points && !is_expert(w) && !w.is_in_half;
+             }},
+    ScopeRow{kNoZeroPointsOfAwq,
+             "other layers without zero points, but of AutoRound and of models in F16",
+             [](const Weight& w, const Dialect&) {
+               return w.says_no_zero_points && !is_expert(w) && !w.is_in_half && !w.is_auto_round;
+             }},
+    ScopeRow{kNoZeroPointExperts, "routed experts without zero points, but of AutoRound",
+             [](const Weight& w, const Dialect&) {
+               return w.says_no_zero_points && is_expert(w) && !w.is_auto_round;
+             }},
+    ScopeRow{kNotHalfExperts, "routed experts, but of models in F16",
+             [](const Weight& w, const Dialect&) { return is_expert(w) && !w.is_in_half; }},
+    ScopeRow{kCutBlocks, "joined weights that end inside a block",
+             [](const Weight& w, const Dialect&) { return ends_in_block(w); }},
+    ScopeRow{kWideGroups, "gate, up of experts no wider on a rank than a group",
+             [](const Weight& w, const Dialect&) { return is_no_wider_than_group(w); }},
+    ScopeRow{kUnevenExperts, "experts whose width on a rank is no multiple of 64",
+             [](const Weight& w, const Dialect&) { return expert_width(w) % 64 != 0; }},
+    ScopeRow{kCutGroups, "other layers whose groups of columns ranks would cut",
+             [](const Weight& w, const Dialect&) { return is_cut_in_group(w); }},
+    ScopeRow{kRankGroups,
+             "down_proj of experts in groups, on several ranks, but with an order of groups or of "
+             "AutoRound",
+             [](const Weight& w, const Dialect&) {
+               return has_groups_on_ranks(w) && !w.has_group_order && !w.is_auto_round;
+             }},
+    ScopeRow{kOwnRankGroups,
+             "down_proj of experts in groups, on several ranks, with an order of groups or of "
+             "AutoRound",
+             [](const Weight& w, const Dialect&) {
+               return has_groups_on_ranks(w) && (w.has_group_order || w.is_auto_round);
+             }},
+    ScopeRow{kThinExperts,
+             "experts whose width on a rank has no whole groups of 32 columns or more",
+             [](const Weight& w, const Dialect&) { return has_thin_groups(w); }},
+};
+static_assert(formats::rows_match_enum(kScopes, &ScopeRow::scope, kThinExperts));
+
+}  // namespace
+
+bool is_expert(const EngineWeight& weight) {
+  if (weight.rule == nullptr) return weight.name.find(".experts.") != std::string_view::npos;
+  return is_routed_expert(weight.rule->role);
+}
+
+std::string_view engine_scope_name(EngineScope scope) {
+  return kScopes[static_cast<std::size_t>(scope)].name;
+}
+
+bool is_in_scope(EngineScope scope, const Dialect& dialect, const EngineWeight& weight) {
+  return kScopes[static_cast<std::size_t>(scope)].holds(weight, dialect);
+}
+
+std::uint64_t rows_before_others(const TensorRule& rule, std::uint64_t rows) {
+  switch (rule.role) {
+    case Role::kExpertsGateUp:
+      return rule.gate_up == GateUpOrder::kHalves ? rows / 2 : rows;
+    case Role::kQProj:  // latent attention has one that nothing is joined with
+      return rule.fuse == Fuse::kQkv ? rows : 0;
+    case Role::kQaProj:
+    case Role::kKProj:
+    case Role::kDenseGate:
+    case Role::kSharedGate:
+    case Role::kExpertGate:
+    case Role::kExpertsGate:
+      return rows;
+    default:
+      return 0;
+  }
+}
+
+bool is_joined_number(PartShape shape, const TensorRule* rule) {
+  return shape == PartShape::kOne && is_joined_latent(rule);
 }
 
 }  // namespace ingot::engines

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "check/check.h"
-#include "engines/view.h"
+#include "engines/verdicts.h"
 #include "formats/json/json.h"
 #include "tests/check/findings.h"
 #include "tests/convert/conversion.h"

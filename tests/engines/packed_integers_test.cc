@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "engines/limits.h"
-#include "engines/view.h"
+#include "engines/verdicts.h"
 #include "formats/dialect/dialect_table.h"
 #include "tests/check/editable_checkpoint.h"
 #include "tests/support/expect_error.h"

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engines/view.h"
+#include "engines/verdicts.h"
 #include "tests/check/editable_checkpoint.h"
 #include "tests/support/temp_dir.h"
 

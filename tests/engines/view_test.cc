@@ -1,5 +1,3 @@
-#include "engines/view.h"
-
 #include <optional>
 #include <string>
 #include <vector>
@@ -7,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engines/verdicts.h"
 #include "tests/check/rules/rule_fixture.h"
 #include "tests/support/expect_error.h"
 
