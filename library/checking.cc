@@ -4,10 +4,11 @@
 
 #include <fmt/format.h>
 
-#include "check/engine_findings.h"
+#include "check/rules/loader_rules.h"
 #include "convert/convert.h"
 #include "convert/output/planned_checkpoint.h"
 #include "convert/plan/repair.h"
+#include "engines/verdicts.h"
 #include "formats/family/families.h"
 #include "formats/files/hub_cache.h"
 #include "library/options/family_proposal.h"

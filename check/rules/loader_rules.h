@@ -19,6 +19,7 @@
 
 namespace ingot::engines {
 struct EngineInput;
+struct EngineVerdict;
 struct LinearModule;
 }  // namespace ingot::engines
 
@@ -85,6 +86,15 @@ formats::Json faults_json(std::span<const Finding> findings, Severity severity,
                           std::size_t most = SIZE_MAX);
 /// Remarks about a file or directory (empty: none) as such warnings.
 formats::Json remarks_json(const std::vector<std::string>& remarks, std::string_view file = {});
+
+/// The findings that are of structure, or of rows that name the engine or all. A row about what
+/// this engine refuses makes errors; one about an option of it warns.
+std::vector<Finding> findings_for(engines::Engine engine, std::span<const Finding> findings);
+
+/// One voice: an engine about which the findings have an error does not load the checkpoint,
+/// whatever its verdict was.
+void deny_by_errors(std::span<const Finding> findings,
+                    std::vector<engines::EngineVerdict>& verdicts);
 
 /// True if a row says something of a layout. Slices are loaded by no engine but the one whose own
 /// their layout is, so rows about other engines do not.

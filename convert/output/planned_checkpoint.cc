@@ -10,7 +10,6 @@
 
 #include <fmt/format.h>
 
-#include "check/engine_findings.h"
 #include "check/rules/loader_rules.h"
 #include "convert/output/manifest_writer.h"
 #include "convert/output/rank_directories.h"

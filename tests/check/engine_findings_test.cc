@@ -1,7 +1,8 @@
-#include "check/engine_findings.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "check/rules/loader_rules.h"
+#include "engines/verdicts.h"
 
 namespace ingot::check {
 
