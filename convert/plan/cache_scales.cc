@@ -120,13 +120,11 @@ void settle_words_of_codes(Plan& plan, ErrorList& refusals) {
       continue;
     const std::string_view module = module_told_of(tensor.name, converted);
     if (module.empty()) continue;
-    refusals.add(
-        ErrorCode::kUnknownTensor,
-        fmt::format("says something of the numbers of '{0}', and its meaning for others is not "
-                    "known (--rule '{0}*=keep' keeps both; --allow 'unknown-tensor={1}' takes it "
-                    "for a parameter of its own)",
-                    module, tensor.name),
-        tensor.name);
+    refusals.add(ErrorCode::kUnknownTensor, tensor.name,
+                 "says something of the numbers of '{0}', and its meaning for others is not "
+                 "known (--rule '{0}*=keep' keeps both; --allow 'unknown-tensor={1}' takes it "
+                 "for a parameter of its own)",
+                 module, tensor.name);
   }
 }
 

@@ -61,15 +61,13 @@ void refuse_what_no_engine_loads(const Plan& plan, ErrorList& refusals) {
   for (const engines::EngineWeight& weight : weights) {
     for (const auto& [engine, limit] : engines::limits_of_all(dialect, weight)) {
       if (!limit->is_refusal() || !limit->is_of_form()) continue;
-      refusals.add(
-          ErrorCode::kUnsupported,
-          fmt::format(
-              "none of {} loads this: {} refuses {} with {} activations in dialect {} "
-              "({}); it loads {} (--allow 'engine-refuses=PATTERN' writes it "
-              "anyway)",
-              fmt::join(names, ", "), engine->name, formats::scheme_facts(weight.scheme).name,
-              activations_name(weight.activations), dialect.name, limit->reason, limit->instead),
-          weight.name);
+      refusals.add(ErrorCode::kUnsupported, weight.name,
+                   "none of {} loads this: {} refuses {} with {} activations in dialect {} "
+                   "({}); it loads {} (--allow 'engine-refuses=PATTERN' writes it "
+                   "anyway)",
+                   fmt::join(names, ", "), engine->name, formats::scheme_facts(weight.scheme).name,
+                   activations_name(weight.activations), dialect.name, limit->reason,
+                   limit->instead);
     }
   }
 }
@@ -267,11 +265,10 @@ class Decider {
     const bool is_seen_only = formats::is_seen_only(tensor.encoding);
     if (planned.action == Action::kCopy && (is_quantized(from) || is_seen_only)) {
       if (is_seen_only && is_selected_.empty()) {
-        return refusals_.add(ErrorCode::kUnsupported,
+        return refusals_.add(ErrorCode::kUnsupported, tensor.name, "{}",
                              formats::is_decoded(tensor.encoding)
                                  ? "is read as f32 from codes in a form not written (--to bf16)"
-                                 : "is packed in 8 bits, a form not written (--to bf16)",
-                             tensor.name);
+                                 : "is packed in 8 bits, a form not written (--to bf16)");
       }
       if (!can_stay(tensor)) {
         planned.action = Action::kCast;
@@ -285,11 +282,10 @@ class Decider {
     }
     if (planned.action == Action::kCast || planned.action == Action::kQuantize) {
       if (!quantize::can_convert(from, planned.to)) {
-        refusals_.add(ErrorCode::kUnsupported,
-                      fmt::format("cannot convert {} to {} (keep them with --rule "
-                                  "'PATTERN=keep'; see ingot list schemes)",
-                                  scheme_name(from), scheme_name(planned.to)),
-                      tensor.name);
+        refusals_.add(ErrorCode::kUnsupported, tensor.name,
+                      "cannot convert {} to {} (keep them with --rule "
+                      "'PATTERN=keep'; see ingot list schemes)",
+                      scheme_name(from), scheme_name(planned.to));
         return;
       }
     }
@@ -383,11 +379,10 @@ class Decider {
         held += fmt::format("{}{} ({})", held.empty() ? "" : ", ", scheme_name(other.scheme),
                             activations_name(other.activations));
       }
-      refusals_.add(ErrorCode::kUnsupported,
-                    fmt::format("dialect {} cannot hold {}{}{} (it holds {})", dialect_.name,
-                                scheme_name(planned.to), wanted ? " with activations " : "",
-                                wanted ? activations_name(*wanted) : "", held),
-                    tensor.name);
+      refusals_.add(ErrorCode::kUnsupported, tensor.name,
+                    "dialect {} cannot hold {}{}{} (it holds {})", dialect_.name,
+                    scheme_name(planned.to), wanted ? " with activations " : "",
+                    wanted ? activations_name(*wanted) : "", held);
       return nullptr;
     }
     if (!wanted && !planned.keeps_input && !row->activations_choice.empty()) {
@@ -399,10 +394,9 @@ class Decider {
             found != nullptr && activations != Activations::kStatic)
           return found;
       }
-      refusals_.add(ErrorCode::kInvalidArgument,
-                    fmt::format("dialect {} needs --activations for {}: {}", dialect_.name,
-                                scheme_name(planned.to), row->activations_choice),
-                    tensor.name);
+      refusals_.add(ErrorCode::kInvalidArgument, tensor.name,
+                    "dialect {} needs --activations for {}: {}", dialect_.name,
+                    scheme_name(planned.to), row->activations_choice);
     }
     return row;
   }
@@ -411,7 +405,7 @@ class Decider {
     try {
       (void)BandPlan::to_cast(tensor, planned.to);
     } catch (const Error& error) {
-      refusals_.add(error.code(), error.message(), tensor.name);
+      refusals_.add(error.code(), tensor.name, "{}", error.message());
     }
   }
 
@@ -422,19 +416,18 @@ class Decider {
   void require_quantizable(const PlannedTensor& planned, const LogicalTensor& tensor) {
     if (tensor.rule == nullptr || formats::can_be_quantized(dialect_, *tensor.rule)) return;
     if (is_allowed(tensor) || tensor.shape.size() < 2) return;
-    refusals_.add(ErrorCode::kUnsupported,
-                  fmt::format("no loader of mixtures builds {} quantized, but a rule asks for {} "
-                              "(loader rule {}; leave it out of the rule; --allow "
-                              "'engine-refuses=PATTERN' writes it anyway)",
-                              formats::role_name(tensor.rule->role), scheme_name(planned.to),
-                              plain_module_rule(dialect_, planned.to)),
-                  tensor.name);
+    refusals_.add(ErrorCode::kUnsupported, tensor.name,
+                  "no loader of mixtures builds {} quantized, but a rule asks for {} "
+                  "(loader rule {}; leave it out of the rule; --allow "
+                  "'engine-refuses=PATTERN' writes it anyway)",
+                  formats::role_name(tensor.rule->role), scheme_name(planned.to),
+                  plain_module_rule(dialect_, planned.to));
   }
 
   void require_shape(const PlannedTensor& planned, const LogicalTensor& tensor) {
     const formats::SchemeFacts& facts = formats::scheme_facts(planned.to);
     const auto refuse = [&](const std::string& fact) {
-      refusals_.add(ErrorCode::kUnsupported, fact, tensor.name);
+      refusals_.add(ErrorCode::kUnsupported, tensor.name, "{}", fact);
     };
     if (tensor.shape.size() < 2)
       return refuse(
@@ -489,11 +482,9 @@ class Decider {
     std::string words;
     for (const quantize::ScaleSearch search : quantize::find_scheme(first->to)->searches)
       words += fmt::format("{}{}", words.empty() ? "" : ", ", scale_search_name(search));
-    refusals_.add(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--search {} does not belong to {} (which has {})",
-                    scale_search_name(recipe_.choices.search), scheme_name(first->to), words),
-        plan_.tensor_of(*first).name);
+    refusals_.add(ErrorCode::kInvalidArgument, plan_.tensor_of(*first).name,
+                  "--search {} does not belong to {} (which has {})",
+                  scale_search_name(recipe_.choices.search), scheme_name(first->to), words);
   }
 
   bool has_search(const PlannedTensor& planned) const {

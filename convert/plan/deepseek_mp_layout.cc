@@ -45,18 +45,16 @@ void require_shards_holdable(const Plan& plan) {
     const bool is_block = planned.to == SchemeId::kFp8Block &&
                           scale_block_of(tensor, planned) == std::array<std::uint64_t, 2>{128, 128};
     if (formats::scheme_facts(planned.to).quantized && !is_block) {
-      refusals.add(ErrorCode::kUnsupported,
-                   fmt::format("layout deepseek-mp holds bf16 and 128 x 128 fp8-block, not {} (use "
-                               "--to bf16 or fp8, or --layout ranks)",
-                               formats::scheme_facts(planned.to).name),
-                   tensor.name);
+      refusals.add(ErrorCode::kUnsupported, tensor.name,
+                   "layout deepseek-mp holds bf16 and 128 x 128 fp8-block, not {} (use "
+                   "--to bf16 or fp8, or --layout ranks)",
+                   formats::scheme_facts(planned.to).name);
     } else if (!formats::native_name(tensor.name, source.config())) {
-      refusals.add(ErrorCode::kUnsupported, "layout deepseek-mp has no name for it", tensor.name);
+      refusals.add(ErrorCode::kUnsupported, tensor.name, "layout deepseek-mp has no name for it");
     } else if (!has_deepseek_names(plan, planned)) {
-      refusals.add(ErrorCode::kUnsupported,
+      refusals.add(ErrorCode::kUnsupported, tensor.name,
                    "layout deepseek-mp knows scales only by the names of dialect deepseek (add "
-                   "--dialect deepseek)",
-                   tensor.name);
+                   "--dialect deepseek)");
     }
   }
   refusals.throw_if_any();

@@ -318,14 +318,13 @@ void require_sound_mtp(const Plan& plan, ErrorList& refusals) {
   const formats::ModelConfig& config = plan.source.config();
   const auto said = formats::understated_mtp(family, config);
   if (said && plan.recipe.choices.repair == nullptr) {
-    refusals.add(ErrorCode::kMismatch,
-                 fmt::format("config.json says num_nextn_predict_layers {}, and {} MTP layer(s) "
-                             "are here (--mtp drop leaves them out; ingot repair sets the number)",
-                             *said, config.num_nextn_predict_layers),
-                 "");
+    refusals.add(ErrorCode::kMismatch, "",
+                 "config.json says num_nextn_predict_layers {}, and {} MTP layer(s) "
+                 "are here (--mtp drop leaves them out; ingot repair sets the number)",
+                 *said, config.num_nextn_predict_layers);
   }
   for (const auto& [layer, n] : formats::uneven_experts(family, config, plan.source.stored()))
-    refusals.add(ErrorCode::kShapeMismatch, formats::uneven_text(layer, n, config), "");
+    refusals.add(ErrorCode::kShapeMismatch, "", "{}", formats::uneven_text(layer, n, config));
 }
 
 formats::IndexFrame index_frame(const Plan& plan) {

@@ -46,7 +46,7 @@ void refuse_biases(const Plan& plan, ErrorList& refusals) {
     if (planned.storage == nullptr || !is_asymmetric(*planned.storage)) continue;
     const std::string_view module = formats::module_name(plan.tensor_of(planned).name);
     if (names.contains(fmt::format("{}.bias", module)))
-      refusals.add(ErrorCode::kUnsupported, std::string(kHasBias), module);
+      refusals.add(ErrorCode::kUnsupported, module, "{}", kHasBias);
   }
 }
 
@@ -56,10 +56,9 @@ bool knows(const Importance& importance, const formats::LogicalTensor& tensor,
   const std::string_view module = formats::module_name(tensor.name);
   const auto place = importance.find(module);
   if (!place || place->count == tensor.shape.back()) return place.has_value();
-  refusals.add(ErrorCode::kShapeMismatch,
-               fmt::format("--importance has {} columns where the weight has {}", place->count,
-                           tensor.shape.back()),
-               module);
+  refusals.add(ErrorCode::kShapeMismatch, module,
+               "--importance has {} columns where the weight has {}", place->count,
+               tensor.shape.back());
   return false;
 }
 
@@ -104,12 +103,12 @@ void set_input_scales(Plan& plan, ErrorList& refusals) {
     }
     const std::string_view module = formats::module_name(tensor.name);
     if (choices.activation_scales == nullptr) {
-      refusals.add(ErrorCode::kMissingTensor, std::string(kNoSource), module);
+      refusals.add(ErrorCode::kMissingTensor, module, "{}", kNoSource);
       return;
     }
     const auto found = choices.activation_scales->find(module);
     if (!found) {
-      refusals.add(ErrorCode::kMissingTensor, std::string(kNoRange), module);
+      refusals.add(ErrorCode::kMissingTensor, module, "{}", kNoRange);
       return;
     }
     auto& range = ranges[fused_module(tensor)];
@@ -144,21 +143,20 @@ void set_released_scales(Plan& plan, const ReleasedTensors& released, ErrorList&
     const LogicalTensor& tensor = plan.tensor_of(planned);
     const LogicalTensor* found = released.find(tensor.name);
     if (found == nullptr) {
-      refusals.add(ErrorCode::kMissingTensor, "--scales-from does not hold", tensor.name);
+      refusals.add(ErrorCode::kMissingTensor, tensor.name, "--scales-from does not hold");
       continue;
     }
     if (found->encoding.scheme != planned.to || found->shape != tensor.shape ||
         std::array{found->encoding.block_rows, found->encoding.block_cols} != planned.block) {
-      refusals.add(ErrorCode::kMismatch,
-                   "--scales-from holds with another scheme, shape or block size", tensor.name);
+      refusals.add(ErrorCode::kMismatch, tensor.name,
+                   "--scales-from holds with another scheme, shape or block size");
       continue;
     }
     if (!can_be_taken(release, *found)) {
-      refusals.add(ErrorCode::kUnsupported,
-                   fmt::format("--scales-from holds with zero points, an order of groups or "
-                               "scales that are not {}",
-                               dtype_name(formats::scheme_facts(planned.to).scale_dtype)),
-                   tensor.name);
+      refusals.add(ErrorCode::kUnsupported, tensor.name,
+                   "--scales-from holds with zero points, an order of groups or "
+                   "scales that are not {}",
+                   dtype_name(formats::scheme_facts(planned.to).scale_dtype));
       continue;
     }
     planned.scales = static_cast<std::uint32_t>(found - release.tensors().data());
@@ -213,16 +211,14 @@ void require_alike(const Plan& plan, const std::vector<std::uint32_t>& fused, Er
     const PlannedTensor& other = plan.tensors[index];
     const std::string& name = plan.tensor_of(other).name;
     if (other.to != first.to && (is_quantized(other) || is_quantized(first))) {
-      refusals.add(ErrorCode::kInvalidArgument,
-                   fmt::format("loaders fuse it with {}, which becomes {} (give both one scheme)",
-                               first_name, scheme_name(first.to)),
-                   name);
+      refusals.add(ErrorCode::kInvalidArgument, name,
+                   "loaders fuse it with {}, which becomes {} (give both one scheme)", first_name,
+                   scheme_name(first.to));
     } else if (has_global(first) && other.action != first.action) {
-      refusals.add(ErrorCode::kInvalidArgument,
-                   fmt::format("loaders fuse it with {}, and the two would have different global "
-                               "scales (cast the source to bf16 first)",
-                               first_name),
-                   name);
+      refusals.add(ErrorCode::kInvalidArgument, name,
+                   "loaders fuse it with {}, and the two would have different global "
+                   "scales (cast the source to bf16 first)",
+                   first_name);
     }
   }
 }

@@ -171,16 +171,14 @@ void refuse_missing_inputs(const Plan& plan, const formats::SourceActivations& s
     if (input == inputs.end()) return;
     const bool can_be_left_out = row_with(key, formats::Activations::kWeightOnly) != nullptr;
     const std::string_view scheme = formats::scheme_facts(key.first).name;
-    refusals.add(
-        ErrorCode::kMissingTensor,
-        fmt::format("has no {}, which others in {} have (fetch its file again; or ingot convert "
-                    "--to {} --dialect {}, {}with --activations static and --activation-scales "
-                    "FILE, which has numbers for it)",
-                    input->second, scheme, scheme, dialect.name,
-                    can_be_left_out ? "with --activations weight-only, which leaves all of them "
-                                      "out, or "
-                                    : ""),
-        tensor.name);
+    refusals.add(ErrorCode::kMissingTensor, tensor.name,
+                 "has no {}, which others in {} have (fetch its file again; or ingot convert "
+                 "--to {} --dialect {}, {}with --activations static and --activation-scales "
+                 "FILE, which has numbers for it)",
+                 input->second, scheme, scheme, dialect.name,
+                 can_be_left_out ? "with --activations weight-only, which leaves all of them "
+                                   "out, or "
+                                 : "");
   });
   refusals.throw_if_any();
 }

@@ -345,19 +345,16 @@ void make_plain(Plan& plan) {
       is_quantized = false;
     }
     if (is_quantized && place->form == engines::StateForm::kPlain) {
-      refusals.add(ErrorCode::kUnsupported,
-                   "vLLM holds it plain, and it would be quantized (leave it plain with --rule)",
-                   tensor.name);
+      refusals.add(ErrorCode::kUnsupported, tensor.name,
+                   "vLLM holds it plain, and it would be quantized (leave it plain with --rule)");
     }
     const SchemeId plain = place->plain == formats::DType::kF32 ? SchemeId::kF32 : SchemeId::kBf16;
     if (is_quantized || planned.to == plain) continue;
     if (planned.action == Action::kCast && !planned.is_demoted) {
-      refusals.add(
-          ErrorCode::kUnsupported,
-          fmt::format("vLLM holds it in {}, and a rule asks for {} (leave it out of the "
-                      "rule, or use --layout hf)",
-                      formats::scheme_facts(plain).name, formats::scheme_facts(planned.to).name),
-          tensor.name);
+      refusals.add(ErrorCode::kUnsupported, tensor.name,
+                   "vLLM holds it in {}, and a rule asks for {} (leave it out of the "
+                   "rule, or use --layout hf)",
+                   formats::scheme_facts(plain).name, formats::scheme_facts(planned.to).name);
     }
     become_plain(tensor, planned, plain);
   }
@@ -413,7 +410,7 @@ bool require_tensor(const Plan& plan, const PlannedTensor& planned, Held& held,
                     ErrorList& refusals) {
   const LogicalTensor& tensor = plan.tensor_of(planned);
   const auto refuse = [&](std::string fact) {
-    refusals.add(ErrorCode::kUnsupported, std::move(fact), tensor.name);
+    refusals.add(ErrorCode::kUnsupported, tensor.name, "{}", std::move(fact));
   };
   const formats::SchemeFacts& facts = formats::scheme_facts(planned.to);
   const engines::StateScheme* scheme =
@@ -443,20 +440,18 @@ void require_parts(const Plan& plan, const PlannedTensor& planned, ErrorList& re
   const auto& stored = tensor.encoding.stored;
   for (const formats::Part part : {formats::Part::kZeroPoint, formats::Part::kGroupOrder}) {
     if (!stored.has(part)) continue;
-    refusals.add(ErrorCode::kUnsupported,
+    refusals.add(ErrorCode::kUnsupported, tensor.name,
                  "has zero points or an order of groups, and layout vllm-sharded holds only "
-                 "symmetric int4 (convert it again with --to int4, or use --layout hf)",
-                 tensor.name);
+                 "symmetric int4 (convert it again with --to int4, or use --layout hf)");
   }
   if (planned.to == SchemeId::kNvfp4 || !stored.has(formats::Part::kScale)) return;
   const formats::DType wanted =
       planned.to == SchemeId::kInt4Group ? formats::DType::kBf16 : formats::DType::kF32;
   const formats::DType dtype = plan.source.stored()[stored[formats::Part::kScale]].dtype;
   if (dtype == wanted) return;
-  refusals.add(ErrorCode::kUnsupported,
-               fmt::format("has scales in {}, and vLLM holds them in {} (convert it to BF16 first)",
-                           formats::dtype_name(dtype), formats::dtype_name(wanted)),
-               tensor.name);
+  refusals.add(ErrorCode::kUnsupported, tensor.name,
+               "has scales in {}, and vLLM holds them in {} (convert it to BF16 first)",
+               formats::dtype_name(dtype), formats::dtype_name(wanted));
 }
 
 void require_holdable(const Plan& plan) {

@@ -65,17 +65,15 @@ void become_bf16(const LogicalTensor& tensor, PlannedTensor& planned, ErrorList&
   const bool is_turned = tensor.stack != formats::StackOrder::kNone &&
                          formats::stack_order(*tensor.rule, false) != tensor.stack;
   if (is_turned) {
-    refusals.add(ErrorCode::kUnsupported,
+    refusals.add(ErrorCode::kUnsupported, tensor.name,
                  "cannot be cut between blocks, and as BF16 the family's stacks are transposed "
-                 "(choose bf16 for them with --rule, or --experts separate)",
-                 tensor.name);
+                 "(choose bf16 for them with --rule, or --experts separate)");
   }
   become_plain(tensor, planned, SchemeId::kBf16);
   if (planned.action == Action::kCast && !quantize::can_convert(from, planned.to)) {
-    refusals.add(ErrorCode::kUnsupported,
-                 fmt::format("cannot be cut between blocks, nor cast from {} to bf16",
-                             formats::scheme_facts(from).name),
-                 tensor.name);
+    refusals.add(ErrorCode::kUnsupported, tensor.name,
+                 "cannot be cut between blocks, nor cast from {} to bf16",
+                 formats::scheme_facts(from).name);
   }
 }
 
@@ -176,10 +174,9 @@ void slice_tensors(Plan& plan) {
       ++plan.counts.fitted_to_bf16;
     }
     if (planned.alignment != shard::Alignment{} && has_spread_scales(plan, planned)) {
-      refusals.add(ErrorCode::kUnsupported,
+      refusals.add(ErrorCode::kUnsupported, plan.tensor_of(planned).name,
                    "has scales of blocks as ModelOpt spreads them, which are cut only between "
-                   "blocks (--dialect deepseek, or another number of ranks)",
-                   plan.tensor_of(planned).name);
+                   "blocks (--dialect deepseek, or another number of ranks)");
     }
   }
   refusals.throw_if_any();

@@ -82,8 +82,11 @@ class ErrorList {
   void add(Error error) {
     if (told_.emplace(error.what()).second) errors_.push_back(std::move(error));
   }
-  void add(ErrorCode code, std::string message, std::string_view tensor) {
-    add(Error(code, std::move(message)).in_tensor(tensor));
+  /// Adds a fault of a tensor, with the message that fmt makes of `format`.
+  template <typename... Args>
+  void add(ErrorCode code, std::string_view tensor, fmt::format_string<Args...> format,
+           Args&&... args) {
+    add(Error(code, fmt::format(format, std::forward<Args>(args)...)).in_tensor(tensor));
   }
   [[nodiscard]] bool empty() const { return errors_.empty(); }
   [[nodiscard]] const std::vector<Error>& errors() const { return errors_; }
