@@ -188,8 +188,8 @@ TEST(OwnIndexers, ThatMakeNoSenseAreRefused) {
 TEST(ModelSpec, LackingANumberIsRefusedByItsKey) {
   for (const char* key :
        {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "kv_lora_rank",
-        "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "index_n_heads", "index_head_dim",
-        "index_topk", "moe_intermediate_size", "num_experts_per_tok", "rms_norm_eps"}) {
+        "v_head_dim", "index_n_heads", "index_head_dim", "index_topk", "moe_intermediate_size",
+        "rms_norm_eps"}) {
     expect_tiny_refused(ErrorCode::kCorrupt, {"config.json", fmt::format("'{}'", key)},
                         {{std::string("/") + key}});
   }

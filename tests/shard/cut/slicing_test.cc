@@ -327,9 +327,9 @@ TEST(CutOf, RefusesFamiliesWithoutCuts) {
   const auto table = formats::parse_family(R"(
 family: uncut
 tensors:
-- {name: "layers.{layer}.wq.weight", role: q-proj, shape: [64, 8]}
-- {name: "layers.{layer}.wo.weight", role: o-proj, shape: [8, 64]}
-- {name: "layers.{layer}.experts.{expert}.w1.weight", role: expert-gate, shape: [8, 8]}
+- {name: "layers.{layer}.wq.weight", role: q-proj, shape: [64, 8], cut: replicated}
+- {name: "layers.{layer}.wo.weight", role: o-proj, shape: [8, 64], cut: replicated}
+- {name: "layers.{layer}.experts.{expert}.w1.weight", role: expert-gate, shape: [8, 8], cut: replicated}
 )",
                                            "uncut.yaml");
   const formats::Family& family = table->family();
