@@ -58,6 +58,17 @@ void add_forms(EngineSupport form, std::vector<EngineSupport>& rows) {
     form.activations = load.activations;
     add();
   }
+  for (const EngineLimit& limit : form.engine->limits) {
+    const bool is_of_load = std::ranges::any_of(form.engine->loads, [&](const EngineLoad& load) {
+      return load.dialect == limit.dialect && load.scheme == form.scheme &&
+             (!limit.activations || limit.activations == load.activations);
+    });
+    if (limit.dialect.empty() || formats::find_dialect(limit.dialect) != nullptr ||
+        limit.scheme != form.scheme || !limit.is_of_form() || is_of_load)
+      continue;
+    rows.push_back(
+        {form.engine, limit.dialect, limit.scheme, limit.activations, Evidence::kRead, &limit});
+  }
   for (const Dialect* dialect : formats::dialects()) {
     for (const formats::StorageRow& row : dialect->native_storage) {
       // FP8 has the same form under native names as under others.

@@ -17,6 +17,7 @@
 namespace ingot::engines {
 
 using formats::json_member;
+using formats::quark_scheme;
 using formats::text_at;
 
 namespace {
@@ -34,7 +35,10 @@ std::string_view other_fault(const Json& layer, bool is_sglang) {
     if (!json_member(layer, key).is_null()) return key;
   }
   const Json &weight = json_member(layer, "weight"), &inputs = json_member(layer, "input_tensors");
-  if (!inputs.is_object()) return {};
+  if (!inputs.is_object()) {
+    const bool is_fp4 = is_sglang && quark_scheme(weight) == SchemeId::kMxfp4;
+    return is_fp4 ? "MXFP4 and no quantized activations" : "";
+  }
   const bool is_dynamic = json_member(inputs, "is_dynamic") == true;
   const std::string of_weight = text_at(weight, "qscheme"), of_inputs = text_at(inputs, "qscheme");
   if (of_weight == "per_block") {
@@ -104,7 +108,7 @@ Reading quark_module(const ReaderInput& in, const QuarkLists& lists, const Built
         return *lists.layer_of(in, member).json != *layer.json;
       }))
     return read_refused("layer_quant_config has several forms of " + module.name);
-  const auto scheme = formats::quark_scheme(json_member(*layer.json, "weight"));
+  const auto scheme = quark_scheme(json_member(*layer.json, "weight"));
   if (!scheme) return read_refused(layer.because + " has a form of weights that it does not know");
   const std::string_view fault = other_fault(*layer.json, in.is_sglang());
   if (!fault.empty()) return read_refused(fmt::format("{} with {}", layer.because, fault));

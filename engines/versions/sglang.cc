@@ -56,7 +56,7 @@ constexpr std::array kLoads = {
     EngineLoad{kQuark, kFp8Channel, kStatic, kRead, "", kQuarkOfSglang},
     EngineLoad{kQuark, kFp8Channel, kDynamic, kRead, "", kQuarkOfSglang},
     EngineLoad{kQuark, kFp8Block, kDynamic, kRead, "", kQuarkOfSglang},
-    EngineLoad{kQuark, kMxfp4, kDynamic, kRead, "", kQuarkOfSglang},
+    EngineLoad{kQuark, kMxfp4, kWeightOnly, kRead, "", kQuarkOfSglang},
     EngineLoad{kDeepseek, kMxfp4, kWeightOnly, kRead, "", kV4Fp4OfSglang},
     EngineLoad{kDeepseek, kNvfp4, kStatic, kRead, "", kV4OfSglang},
 };
@@ -207,7 +207,6 @@ constexpr std::array kLimits = {
     EngineLimit{kQuark, kFp8Channel, kWeightOnly, kAny, kInputsOfQuark, kQuarkInstead, "", "",
                 true},
     EngineLimit{kQuark, kFp8Block, kWeightOnly, kAny, kInputsOfQuark, kQuarkInstead, "", "", true},
-    EngineLimit{kQuark, kMxfp4, kWeightOnly, kAny, kInputsOfQuark, kQuarkInstead, "", "", true},
     EngineLimit{kQuark, kInt8Channel, std::nullopt, kAny, "it has no scheme for Quark's INT8",
                 kQuarkInstead, "", "", true},
     EngineLimit{kQuark, kMxfp8, std::nullopt, kAny, "it has no scheme for Quark's MXFP8",
@@ -215,7 +214,7 @@ constexpr std::array kLimits = {
     // Read in quark_w4a4_mxfp4.py:162.
     EngineLimit{.dialect = kQuark,
                 .scheme = kMxfp4,
-                .activations = kDynamic,
+                .activations = std::nullopt,
                 .scope = kAny,
                 .reason = "its kernels for Quark's MXFP4 are for AMD's cards only",
                 .instead = "vLLM, or nvfp4, on others",

@@ -61,7 +61,6 @@ constexpr std::array kLoads = {
     EngineLoad{kQuark, kFp8Block, kDynamic, kRead, "", kQuarkOfVllm},
     EngineLoad{kQuark, kInt8Channel, kStatic, kRead, "", kQuarkOfVllm},
     EngineLoad{kQuark, kInt8Channel, kDynamic, kRead, "", kQuarkOfVllm},
-    EngineLoad{kQuark, kMxfp4, kDynamic, kRead, "", kQuarkOfVllm},
     EngineLoad{kQuark, kMxfp4, kWeightOnly, kRead, "", kQuarkOfVllm},
     EngineLoad{kQuark, kMxfp8, kDynamic, kRead, "", kQuarkOfVllm},
     EngineLoad{kQuark, kMxfp8, kWeightOnly, kRead, "", kQuarkOfVllm},

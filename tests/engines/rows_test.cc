@@ -83,7 +83,8 @@ TEST(EngineLoads, NameWhatTheirDialectsCanHold) {
       EXPECT_EQ(row.dialect.empty(), !row.activations.has_value());
       if (row.dialect.empty()) continue;
       const Dialect* dialect = formats::find_dialect(row.dialect);
-      const bool is_read_only = row.dialect == "gptq" || row.dialect == "awq";
+      const bool is_read_only =
+          row.dialect == "gptq" || row.dialect == "awq" || row.dialect == "quark";
       EXPECT_EQ(dialect == nullptr, is_read_only);
       // That of a family's own dialect may hold more.
       const formats::Family& family = *formats::find_family("deepseek_v4");
