@@ -17,10 +17,10 @@ namespace fs = std::filesystem;
 namespace {
 
 // Files of a source are only read again where they seem changed, those of options refused.
-Json json_of(const FileStamp& stamp, ReadFor reader) {
+Json json_of(const FileStamp& stamp, bool has_change) {
   Json json = {
       {"bytes", stamp.n_bytes}, {"modified_ns", stamp.modified_ns}, {"inode", stamp.inode}};
-  if (reader == ReadFor::kSource) json["changed_ns"] = stamp.changed_ns;
+  if (has_change) json["changed_ns"] = stamp.changed_ns;
   return json;
 }
 
@@ -77,7 +77,7 @@ void SourceStamps::require_unchanged(const fs::path& path) const {
   if (before == files_.end()) return;
   const auto now = stamp_of(path);
   const auto& [stamp, reader] = before->second;
-  if (now && stamp.is_unwritten(*now)) return;
+  if (now && (has_links_ ? *now == stamp : stamp.is_unwritten(*now))) return;
   throw Error(ErrorCode::kMismatch, "has changed while this run read it: {} ({})",
               now ? difference(stamp, *now) : "it is gone",
               reader == ReadFor::kSource
@@ -90,7 +90,8 @@ void SourceStamps::require_unchanged(const fs::path& path) const {
 Json SourceStamps::to_json(const fs::path& directory) const {
   Json json = Json::object();
   for (const auto& [path, entry] : files_)
-    json[escaped_bytes(name_from(directory, path))] = json_of(entry.stamp, entry.reader);
+    json[escaped_bytes(name_from(directory, path))] =
+        json_of(entry.stamp, entry.reader == ReadFor::kSource && !has_links_);
   return json;
 }
 
@@ -100,7 +101,9 @@ SourceStamps::Changes SourceStamps::changed_since(const Json& earlier,
   for (const auto& [path, entry] : files_) {
     const std::string name = name_from(directory, path);
     const auto found = earlier.find(escaped_bytes(name));
-    if (found != earlier.end() && *found == json_of(entry.stamp, entry.reader)) continue;
+    if (found != earlier.end() &&
+        *found == json_of(entry.stamp, entry.reader == ReadFor::kSource && !has_links_))
+      continue;
     if (entry.reader == ReadFor::kSource) {
       changes.of_source.insert(name);
     } else {

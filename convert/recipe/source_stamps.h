@@ -33,6 +33,8 @@ class SourceStamps {
   /// source's.
   void keep_files_of(const formats::Checkpoint& checkpoint);
   [[nodiscard]] bool empty() const { return files_.empty(); }
+  /// This job makes and removes links to the files, which changes their st_ctim.
+  void expect_links() { has_links_ = true; }
 
   /// Throws kMismatch, naming the file, for one that was written to, replaced or removed.
   void require_unchanged() const;
@@ -57,6 +59,7 @@ class SourceStamps {
     ReadFor reader = ReadFor::kSource;
   };
   std::map<std::filesystem::path, Entry> files_;
+  bool has_links_ = false;
 };
 
 }  // namespace ingot::convert

@@ -97,7 +97,7 @@ class CheckpointFiles::Lease {
   [[nodiscard]] const Fd& fd() const { return slot_.fd; }
   void require_unchanged() const {
     const auto& stamp = slot_.file.stamp;
-    if (!stamp || stamp->is_unwritten(slot_.fd.stamp())) return;
+    if (!stamp || slot_.fd.stamp() == *stamp) return;
     throw Error(ErrorCode::kMismatch,
                 "was replaced or written to after its header was read (begin again when nothing "
                 "changes it any more)")

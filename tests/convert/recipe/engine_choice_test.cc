@@ -253,7 +253,8 @@ TEST(LoadedBy, NobodyWhereARuleFindsAnError) {
   EXPECT_EQ(n_loading(loadable_of(renamed, allowing)), 0U);
 
   TinyCheckpoint unroutable = tiny_deepseek_v3();
-  unroutable.config.insert(unroutable.config.rfind('}'), ", \"n_group\": 2");
+  const std::string_view group = R"("n_group": 1)";
+  unroutable.config.replace(unroutable.config.find(group), group.size(), R"("n_group": 3)");
   const Loadable nowhere = loadable_of(unroutable, plain);
   EXPECT_EQ(n_loading(nowhere), 0U);
   EXPECT_THAT(nowhere.warnings,
