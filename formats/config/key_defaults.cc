@@ -85,7 +85,7 @@ bool add(const std::string& path, const Json& value, Json& object) {
 
 Json read_defaults(const Yaml& defaults, const Json& base) {
   if (defaults.members("defaults").size() > kMaxDefaults)
-    defaults.refuse(fmt::format("there are more than {} defaults", kMaxDefaults));
+    defaults.refuse("there are more than {} defaults", kMaxDefaults);
   Json values = base.is_object() ? Json(base) : Json::object();
   for (const Yaml::Member& member : defaults.members("defaults")) {
     values.erase(member.key);
