@@ -23,7 +23,7 @@ struct RunRecord {
   formats::JsonValue gate = {};      ///< gates, as ExecuteOptions has them
   formats::JsonValue allow;          ///< the recipe's, which may have more than the identity's
   formats::JsonValue sources;        ///< stamps of the source's files (SourceStamps)
-  formats::JsonValue settings = {};  ///< words of the user, as ExecuteOptions has it
+  formats::JsonValue settings = {};  ///< settings of the run, as ExecuteOptions has them
 };
 
 /// The contents of a journal. Source: docs/records.md, "Journal".

@@ -163,7 +163,9 @@ TEST_F(Resume, RefusesFactsOfAnotherKindInOwnWords) {
         R"({"item":"0"})", R"({"item":0,"source":5,"output":[]})",
         R"({"item":0,"source":["zz"],"output":[]})", R"({"run":[]})", R"({"run":{"replacing":1}})",
         R"({"consumed":[]})", R"({"item":0,"source":[],"output":[],"global":[]})",
-        R"({"publishing":"new","names":5})"}) {
+        R"({"publishing":"new","names":5})",
+        // Words of a version that had no settings.
+        R"({"run":{"replacing":false,"gate":[],"allow":{},"sources":{}}})"}) {
     SCOPED_TRACE(fact);
     Conversion conversion(small_v32(), dir_ / "out");
     std::filesystem::remove_all(conversion.output);
