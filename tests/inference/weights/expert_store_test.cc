@@ -446,6 +446,8 @@ TEST_F(BrokenExperts, AreReportedWhereTheyAreAskedFor) {
   std::filesystem::copy_file(ingot::testing::example() / name, directory_ / "m" / name,
                              std::filesystem::copy_options::overwrite_existing);
   std::filesystem::last_write_time(directory_ / "m" / name, written);
+  // With a further link, the time of its last change does not tell that it was written to.
+  std::filesystem::create_hard_link(directory_ / "m" / name, directory_ / "kept");
   try {
     get();
   } catch (const Error&) {
