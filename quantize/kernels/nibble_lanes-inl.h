@@ -97,10 +97,10 @@ struct NibbleSpread {
 template <class Code>
 struct Nibbles {
   using Group = Lanes;
-  HWY_INLINE Nibbles() {}  // written out, as for Lanes  NOLINT(modernize-use-equals-default)
+  HWY_INLINE Nibbles() : values(load_lanes(kNibbleValues<Code>.data())) {}
   template <bool kRound>
-  static HWY_INLINE Group group(float zero, float scale) {
-    Lanes codes = load_lanes(kNibbleValues<Code>.data());
+  HWY_INLINE Group group(float zero, float scale) const {
+    Lanes codes = values;
     if constexpr (Code::kHasZero) codes.part[0] = hn::Sub(codes.part[0], hn::Set(kFloats, zero));
     return maybe_rounded<kRound>(scaled_lanes(codes, hn::Set(kFloats, scale)));
   }
@@ -110,6 +110,7 @@ struct Nibbles {
     return {{Floats{_mm512_permutexvar_ps(spread(codes), group.part[0].raw)}}};
   }
   NibbleSpread spread;
+  Lanes values;
 };
 
 /// The sixteen weights of one scale code.
@@ -187,45 +188,62 @@ struct Nibbles {
       : high(hn::Load(kBytes128, kNibbleBytes<Code>.high.data())),
         low(hn::Load(kBytes128, kNibbleBytes<Code>.low.data())) {}
   template <bool kRound>
-  static HWY_INLINE Group group(float zero, float scale) {
+  HWY_INLINE Group group(float zero, float scale) const {
     return {hn::Set(kFloats, zero), hn::Set(kFloats, scale)};
   }
   template <bool kRound>
   HWY_INLINE Lanes sixteen(const Group& group, const std::byte* pairs_of_codes) const {
-    std::uint64_t pairs;
-    std::memcpy(&pairs, pairs_of_codes, sizeof pairs);
-    const auto both = hn::BitCast(kBytes128, hn::Set(hn::Full128<std::uint64_t>(), pairs));
-    const auto code = hn::InterleaveLower(kBytes128, hn::And(both, hn::Set(kBytes128, 15)),
-                                          hn::ShiftRight<4>(both));
-    const auto upper = hn::TableLookupBytes(high, code);
-    const auto lower = hn::TableLookupBytes(low, code);
-    Lanes out = widened(hn::BitCast(kHalves128, hn::InterleaveLower(kBytes128, lower, upper)),
-                        hn::BitCast(kHalves128, hn::InterleaveUpper(kBytes128, lower, upper)));
+    Lanes out = values(pairs_of_codes);
     HWY_UNROLL(4)
     for (std::size_t p = 0; Code::kHasZero && p < kParts; ++p)
       out.part[p] = hn::Sub(out.part[p], group.zero);
     return maybe_rounded<kRound>(scaled_lanes(out, group.scale));
   }
-
- private:
-  using Halves = hn::Vec<decltype(kHalves128)>;
-  /// Widens the upper halves of sixteen FP32s.
-  static HWY_INLINE Lanes widened(Halves first, Halves second) {
+  /// The values of sixteen codes, less no zero point.
+  HWY_INLINE Lanes values(const std::byte* pairs_of_codes) const {
+    std::uint64_t pairs;
+    std::memcpy(&pairs, pairs_of_codes, sizeof pairs);
+    const auto both = hn::BitCast(kBytes128, hn::Set(hn::Full128<std::uint64_t>(), pairs));
+    const auto code = hn::InterleaveLower(kBytes128, hn::And(both, hn::Set(kBytes128, 15)),
+                                          hn::ShiftRight<4>(both));
     Lanes out;
 #if HWY_MAX_BYTES >= 32
-    out.part[0] = hn::BitCast(kFloats, hn::ShiftLeft<16>(hn::PromoteTo(kWords, first)));
-    out.part[1] = hn::BitCast(kFloats, hn::ShiftLeft<16>(hn::PromoteTo(kWords, second)));
+    // Through memory, from which vectors are widened as they are loaded.
+    if constexpr (Code::kHasZero) {
+      alignas(16) std::array<std::uint8_t, 16> codes;
+      hn::Store(code, kBytes128, codes.data());
+      for (std::size_t p = 0; p < kParts; ++p) {
+        const auto wide =
+            hn::PromoteTo(kIntegers, hn::LoadU(kByteCodes, codes.data() + p * kVectorLanes));
+        out.part[p] = hn::ConvertTo(kFloats, wide);
+      }
+      return out;
+    }
+#endif
+    const auto upper = hn::TableLookupBytes(high, code);
+    const auto lower = hn::TableLookupBytes(low, code);
+    const auto first = hn::BitCast(kHalves128, hn::InterleaveLower(kBytes128, lower, upper));
+    const auto second = hn::BitCast(kHalves128, hn::InterleaveUpper(kBytes128, lower, upper));
+#if HWY_MAX_BYTES >= 32
+    alignas(32) std::array<std::uint16_t, 16> words;
+    hn::Store(first, kHalves128, words.data());
+    hn::Store(second, kHalves128, words.data() + 8);
+    for (std::size_t p = 0; p < kParts; ++p) {
+      const Words wide = hn::PromoteTo(kWords, hn::LoadU(kHalfWords, &words[p * kVectorLanes]));
+      out.part[p] = hn::BitCast(kFloats, hn::ShiftLeft<16>(wide));
+    }
 #else
-    // The halves go to the upper half of each word.
-    const hn::Repartition<float, decltype(kHalves128)> floats;
-    const Halves none = hn::Zero(kHalves128);
-    out.part[0] = hn::BitCast(floats, hn::InterleaveLower(kHalves128, none, first));
-    out.part[1] = hn::BitCast(floats, hn::InterleaveUpper(kHalves128, none, first));
-    out.part[2] = hn::BitCast(floats, hn::InterleaveLower(kHalves128, none, second));
-    out.part[3] = hn::BitCast(floats, hn::InterleaveUpper(kHalves128, none, second));
+    // The halves become the upper ones of their words.
+    const auto none = hn::Zero(kHalves128);
+    out.part[0] = hn::BitCast(kFloats, hn::InterleaveLower(kHalves128, none, first));
+    out.part[1] = hn::BitCast(kFloats, hn::InterleaveUpper(kHalves128, none, first));
+    out.part[2] = hn::BitCast(kFloats, hn::InterleaveLower(kHalves128, none, second));
+    out.part[3] = hn::BitCast(kFloats, hn::InterleaveUpper(kHalves128, none, second));
 #endif
     return out;
   }
+
+ private:
   hn::Vec<decltype(kBytes128)> high, low;
 };
 
@@ -247,8 +265,8 @@ struct E2m1Decoder : E2m1Row {
   }
   HWY_INLINE Lanes sixteen(const Shared& shared, std::size_t k) const {
     const float scale = ingot::quantize::one_nan(scale_values[groups[k >> kGroupShift]]);
-    const auto group = Nibbles<E2m1>::template group<kRound>(0, scale);
-    return shared.codes.template sixteen<kRound>(group, codes + k / 2);
+    return maybe_rounded<kRound>(
+        scaled_lanes(shared.codes.values(codes + k / 2), hn::Set(kFloats, scale)));
   }
 };
 
@@ -279,19 +297,19 @@ struct Int4Decoder {
   HWY_INLINE Lanes lanes(const Shared& shared, std::size_t k, std::size_t j) {
     constexpr std::size_t kSharing = (std::size_t{1} << kGroupShift) / kDotLanes;
     k += j * kDotLanes;
-    if (j % kSharing == 0) group = group_of(k);
+    if (j % kSharing == 0) group = group_of(shared, k);
     return shared.codes.template sixteen<kRound>(group, codes + k / 2);
   }
   HWY_INLINE Lanes sixteen(const Shared& shared, std::size_t k) const {
-    return shared.codes.template sixteen<kRound>(group_of(k), codes + k / 2);
+    return shared.codes.template sixteen<kRound>(group_of(shared, k), codes + k / 2);
   }
 
  private:
-  HWY_INLINE Nibbles<Int4>::Group group_of(std::size_t k) const {
+  HWY_INLINE Nibbles<Int4>::Group group_of(const Shared& shared, std::size_t k) const {
     const std::size_t place = (first_col + k) >> shift;
     const float zero = zeros == nullptr ? kInt4Zero : zeros[place];
     const float scale = kRound ? ingot::quantize::one_nan(scales[place]) : scales[place];
-    return Nibbles<Int4>::template group<kRound>(zero, scale);
+    return shared.codes.template group<kRound>(zero, scale);
   }
 
   Nibbles<Int4>::Group group;
@@ -309,8 +327,8 @@ struct NibbleDecoder : ScaledRow<false, std::byte> {
   static constexpr std::size_t kVectors = 2 * kLineBytes / kDotLanes;
   struct Shared {
     explicit HWY_INLINE Shared(const float* /*e2m1_table*/) {}
-    Nibbles<Code> codes;
   };
+  HWY_INLINE NibbleDecoder() {}  // as for Lanes  NOLINT(modernize-use-equals-default)
 
   HWY_INLINE void open(const CodedMatrix& w, std::size_t row) {
     ScaledRow<false, std::byte>::open(w, row);
@@ -318,18 +336,19 @@ struct NibbleDecoder : ScaledRow<false, std::byte> {
   }
   HWY_INLINE bool begin(std::size_t place) {
     const float zero = zeros == nullptr ? kInt4Zero : zeros[place];
-    group = Nibbles<Code>::template group<false>(zero, this->scales.at(place));
+    group = nibbles.template group<false>(zero, this->scales.at(place));
     return true;
   }
   HWY_INLINE std::size_t load(const Shared& /*shared*/, std::size_t k) const { return k; }
   HWY_INLINE Lanes lanes(const Shared& shared, std::size_t k, std::size_t j) const {
     return sixteen(shared, k + j * kDotLanes);
   }
-  HWY_INLINE Lanes sixteen(const Shared& shared, std::size_t k) const {
-    return shared.codes.template sixteen<false>(group, codes + k / 2);
+  HWY_INLINE Lanes sixteen(const Shared& /*shared*/, std::size_t k) const {
+    return nibbles.template sixteen<false>(group, codes + k / 2);
   }
 
  private:
+  Nibbles<Code> nibbles;
   typename Nibbles<Code>::Group group;
   const std::uint8_t* zeros = nullptr;
 };
