@@ -46,7 +46,7 @@ Execution::Execution(const Plan& plan, const Claim& claim, const ExecuteOptions&
   report_.engines = std::move(checked.loadable.engines);
   const Choices& choices = plan_.recipe.choices;
   if (stamps_.empty()) stamps_.add(plan_.source.directory());
-  if (plan_.options.links) stamps_.expect_links();
+  if (choices.repair && plan_.options.links) stamps_.expect_links();
   stamps_.keep_files_of(plan_.source);
   if (choices.scales_from) stamps_.keep_files_of(*choices.scales_from);
   if (choices.activation_scales) stamps_.add(choices.activation_scales->file());

@@ -90,8 +90,8 @@ convert algo --to nvfp4 --dialect modelopt --activations weight-only
 sed -i 's/"W4A16_NVFP4"/"W4A16_NVPF4"/' "$work/algo/config.json"
 expect 0 "quant_algo: \"W4A16_NVPF4\" -> \"W4A16_NVFP4\"" "$ingot" repair "$work/algo" "$work/algo-mended"
 sed -i 's/"W4A16_NVFP4"/"W4A16_NVPF4"/' "$work/algo/hf_quant_config.json"
-expect 1 "quant_algo 'W4A16_NVPF4', which no loader knows; did you mean W4A16_NVFP4?" "$ingot" check "$work/algo"
-expect 2 "hf_quant_config.json: says quant_algo 'W4A16_NVPF4', which no loader knows; did you mean W4A16_NVFP4?" \
+expect 2 "quant_algo 'W4A16_NVPF4', which no loader knows; did you mean W4A16_NVFP4?" "$ingot" check "$work/algo"
+expect 2 "config.json: says quant_algo 'W4A16_NVPF4', which no loader knows; did you mean W4A16_NVFP4?" \
   "$ingot" repair "$work/algo" "$work/out" --dry-run
 
 # Nothing is said at all: the dialect that holds such weights.
