@@ -242,6 +242,11 @@ def absent(document, config):
             continue  # the class needs it
 
 
+def unquantized(config):
+    return {key: unquantized(value) if isinstance(value, dict) else value for key, value in config.items()
+            if key != "quantization_config"}
+
+
 def model_rows(ingot, name, config, own):
     """Logits of a model of random weights, in torch and here."""
     import torch
@@ -253,7 +258,7 @@ def model_rows(ingot, name, config, own):
     folder, recorded = ingot.folder(), ingot.folder().with_suffix(".safetensors")
     try:
         try:
-            made = load(own)
+            made = load(unquantized(own))
             classes = [c for c in own.get("architectures") or [] if hasattr(transformers, c)]
             cls = getattr(transformers, classes[0]) if classes else None
             auto = transformers.AutoModelForCausalLM
