@@ -76,7 +76,7 @@ CLI::Option* add_flag_to(CLI::App& app, const Flag& flag, const T* target, Json&
   }
 }
 
-// What --help says of a value: its type, and the rules that take_settings() holds it to.
+// Returns what --help says of a value: its type, and the rules that take_settings() holds it to.
 std::string type_of(const FlagRule& rule, std::string type) {
   if (rule.kind != ValueKind::kText) type = value_kind_name(rule.kind);
   if (!rule.value_name.empty()) type = rule.value_name;

@@ -119,7 +119,7 @@ int main(int argc, char** argv) {
   // A closed pipe becomes a failed write, never a death in the middle of a conversion whose log is
   // piped.
   std::signal(SIGPIPE, SIG_IGN);
-  // The same of a file that becomes longer than `ulimit -f` allows.
+  // A file that becomes longer than `ulimit -f` allows is a failed write, too.
   std::signal(SIGXFSZ, SIG_IGN);
   // A signal that asks how far a command is must not kill one that has no progress to show.
   ingot::cli::pass_over_status_signal();

@@ -46,7 +46,7 @@ std::string compiler() {
 #endif
 }
 
-// Those of this processor; kernels run on the first.
+// Names of the targets of this processor; kernels run on the first.
 std::string simd_targets() {
   const auto supported = static_cast<std::uint64_t>(hwy::SupportedTargets());
   std::string names;

@@ -62,7 +62,7 @@ CheckOptions with_family(CheckOptions options) {
   return options;
 }
 
-// Whether the engine loads what `ingot repair` makes of the checkpoint, by a plan of it.
+// True if the engine loads what `ingot repair` makes of the checkpoint, by a plan of it.
 bool loads_when_repaired(const CheckOptions& options, const engines::EngineRow& engine) {
   try {
     const formats::Checkpoint source =
@@ -83,7 +83,7 @@ bool loads_when_repaired(const CheckOptions& options, const engines::EngineRow& 
   }
 }
 
-// Whether the engine loads the checkpoint as it is meant, by headers, JSON and small scales.
+// Judges by headers, JSON and small scales if the engine loads the checkpoint as it is meant.
 Checked check_engine(const CheckOptions& options, const std::function<bool()>& stop_requested) {
   Checked checked;
   checked.engine = &engines::engine_of(options.engine);

@@ -33,7 +33,7 @@ struct Checked {
   std::optional<engines::EngineVerdict> verdict;
   std::optional<engines::EngineView> view;  ///< nullopt: a fault keeps it from opening
   bool is_mended_by_repair = false;         ///< the engine loads what `ingot repair` makes of it
-  std::optional<check::ReadingRates> rates = {};  ///< with --deep
+  std::optional<check::ReadingRates> rates = {};  ///< rates of --deep
 
   [[nodiscard]] bool loads() const { return verdict && verdict->loads; }
   [[nodiscard]] std::uint64_t count(check::Severity severity) const {

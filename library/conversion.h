@@ -53,7 +53,7 @@ struct ConversionRequest {
 };
 /// Throws kInvalidArgument for options that are not understood or contradict each other.
 ConversionRequest read_target(const ConvertOptions& options);
-/// The same for a job, of which it completes the options.
+/// Reads the options of a conversion, and completes those of its job.
 ConversionRequest read_conversion(ConvertOptions& options, JobOptions& job);
 
 /// A plan, and its source.

@@ -25,7 +25,7 @@ using formats::StoredTensor;
 // In errors; there is no file of this name.
 constexpr const char* kShapesName = "(shapes)";
 
-// As a safetensors header has them; the places of bytes say nothing here.
+// Reads tensors as a safetensors header has them; the places of bytes say nothing here.
 std::vector<StoredTensor> stored_of(std::string_view shapes) {
   const formats::Json header = formats::parse_json(shapes, kShapesName);
   std::vector<StoredTensor> stored;

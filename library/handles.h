@@ -25,7 +25,7 @@ struct ingot_plan {
   ingot::FlagTable table;  ///< flags of both
   /// Nothing where the output is finished, and its source was deleted for it.
   std::optional<ingot::library::Conversion> conversion;
-  std::string json;  ///< of ingot_plan_json()
+  std::string json;  ///< text of ingot_plan_json()
   // For a plan made of shapes only: the model that is given, and where its bytes are held.
   std::shared_ptr<const ingot::formats::Checkpoint> given;
   ingot::convert::HeldBytes* held = nullptr;

@@ -6,7 +6,7 @@
 
 namespace ingot::library {
 
-/// Which tensors an output has, and its config.json.
+/// The tensors that an output has, and its config.json.
 formats::Json plan_json(const convert::Plan& plan);
 
 /// The end of a conversion.

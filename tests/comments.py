@@ -9,8 +9,8 @@ import pathlib
 import re
 import sys
 
-# library and cli have comments of the former kind.
-LAYERS = ["formats", "report", "engines", "synth", "quantize", "shard", "check", "inference", "convert", "verify", "include"]
+LAYERS = ["formats", "report", "engines", "synth", "quantize", "shard", "check", "inference", "convert", "verify", "library",
+          "cli", "include"]
 BEGINS = re.compile(r"(Which|What|Whether|That|Those|As|Of|The same)\b")
 # Words that no noun phrase begins with.
 NO_NOUN = set("""of as in that which those what whether behind by for from to with without where else when if also never not

@@ -25,7 +25,7 @@ struct Command {
   std::string_view name;
   std::string_view summary;
   std::function<int()> (*declare)(FlagTable& table);
-  bool resumes = false;  ///< has --resume
+  bool resumes = false;  ///< true: it has --resume
 };
 
 /// Every subcommand, in the order of --help; a new one is one file and one line in commands.cc.

@@ -41,7 +41,7 @@ std::size_t page_width() {
 }
 
 std::string overview() {
-  // As many as the longest name has, and the gap before its summary.
+  // Columns of the longest name, and of the gap before its summary.
   constexpr std::size_t kNameColumns = 19;
   std::string text;
   const auto line = [&](std::string_view name, std::string_view summary) {

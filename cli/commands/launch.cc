@@ -98,7 +98,7 @@ int run_as_threads(const fs::path& directory, const std::function<int(const Runn
   return *std::ranges::max_element(codes);
 }
 
-// As the launcher says; each by itself where it does not.
+// Returns the number that the launcher says; 1 where it says none.
 std::size_t ranks_of_this_host() {
   const char* const n = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
   return n != nullptr ? std::max<std::size_t>(std::strtoul(n, nullptr, 10), 1) : 1;

@@ -272,7 +272,7 @@ int run_list(const ListFlags& flags) {
     fields.push_back({is_number ? number(key) : Column(key), key, cell_text});
   }
   auto shown = table_of(rows, fields);
-  // As docs/ have it: names in backticks.
+  // Names are in backticks.
   for (std::vector<Cell>& row : shown.rows) row.front().style = Style::kCode;
   std::cout << (flags.markdown ? markdown_table(shown) : table_text(shown, report_width()));
   return kExitDone;

@@ -39,10 +39,10 @@ struct RepairFlags {
 
 struct Opened {
   Checkpoint source;
-  std::string index_fault;  ///< of an index that is not of these files; empty: it is, or is none
+  std::string index_fault;  ///< fault of an index that is not of these files; empty: none
 };
 
-// Whether weights are missing that config.json promises. Layers for multi-token prediction may be
+// True if weights are missing that config.json promises. Layers for multi-token prediction may be
 // left out as a whole.
 bool lacks_weights(const Checkpoint& source) {
   using formats::Gap;

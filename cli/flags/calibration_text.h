@@ -14,7 +14,7 @@ namespace ingot::cli {
 /// Flags shared by the commands that count something while a model reads a text.
 struct CalibrationFlags {
   std::string directory, text, family, mem_limit = "4GiB", progress = "auto";
-  std::size_t max_tokens = 0;  ///< of the text; 0: all
+  std::size_t max_tokens = 0;  ///< tokens of the text that are read; 0: all
   std::size_t threads = 0;     ///< 0: one for each processor
 };
 

@@ -95,7 +95,7 @@ class PromptReader {
   const GenerateFlags& flags_;
   std::optional<inference::Tokenizer> tokenizer_;
   std::unique_ptr<inference::ChatFormat> format_;
-  std::optional<std::int32_t> bos_;  ///< that a raw text begins with
+  std::optional<std::int32_t> bos_;  ///< token that a raw text begins with
 };
 
 }  // namespace ingot::cli

@@ -10,7 +10,7 @@ struct Emphasis;
 
 /// A page of docs/, within the program.
 struct Topic {
-  std::string_view name;                       ///< of its file, without `.md`
+  std::string_view name;                       ///< name of its file, without `.md`
   std::span<const std::string_view> sections;  ///< its Markdown, one after the other
 
   /// The heading of the page.

@@ -10,17 +10,17 @@
 
 namespace ingot::cli {
 
-/// Whether the processes of a launcher (mpirun, or srun with PMIx) work as one.
+/// When the processes of a launcher (mpirun, or srun with PMIx) work as one.
 enum class MpiUse : std::uint8_t {
-  kAuto,    ///< where the launcher's environment is there
-  kAlways,  ///< also where another launcher has started the process
+  kAuto,    ///< automatic: where the launcher's environment is there
+  kAlways,  ///< always, whichever launcher has started the process
   kNever,   ///< each process works by itself
 };
 
 /// Throws kInvalidArgument for a word that is none of auto, always, never.
 MpiUse parse_mpi_use(std::string_view word);
 
-/// Whether this process is to look for others.
+/// True if this process is to look for others.
 bool is_launched(MpiUse use);
 
 /// The processes of one launch, of which this one is a rank. Rank 0 leads: it hears how far the

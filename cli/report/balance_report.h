@@ -17,7 +17,7 @@ struct BalancedLayer {
   std::uint32_t layer = 0;
   std::vector<std::uint32_t> slots;  ///< logical expert by physical slot
   std::vector<double> before;        ///< tokens of each rank with experts in contiguous blocks
-  std::vector<double> after;         ///< with these slots
+  std::vector<double> after;         ///< tokens of each rank with these slots
 };
 
 /// The result of `ingot balance`.
@@ -25,7 +25,7 @@ struct Balance {
   std::string directory, map;
   shard::BalanceShape shape;
   std::uint32_t n_experts = 0;
-  std::uint64_t n_choices = 0;  ///< that the counts are of: a token has several in each layer
+  std::uint64_t n_choices = 0;  ///< choices that were counted: a token has several in each layer
   std::vector<BalancedLayer> layers;
   std::vector<std::uint32_t> uncounted;  ///< layers without counts: as if all experts were alike
 };
@@ -34,7 +34,7 @@ struct Balance {
 Balance balanced(const verify::ExpertLoads& loads, const std::set<std::uint32_t>& layers,
                  std::uint32_t n_experts, const shard::BalanceShape& shape);
 
-/// As `--expert-map` reads it.
+/// Returns the map as `--expert-map` reads it.
 std::string map_text(const Balance& balance);
 formats::JsonValue balance_json(const Balance& balance);
 /// For a terminal, a page and Markdown; a page also has the tokens by layer and rank.

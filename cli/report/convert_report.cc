@@ -147,7 +147,7 @@ Json change_rows(const Plan& plan) {
   });
 }
 
-// Whether values are held exactly, by pair of schemes, and the roles of these tensors.
+// Rows of pairs of schemes: if values are held exactly, and the roles of these tensors.
 Json exactness_rows(const Plan& plan) {
   return json_list(convert::roles_by_exactness(plan), [](const auto& row) -> Json {
     const auto& [is_exact, from, to] = row.first;

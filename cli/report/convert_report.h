@@ -30,7 +30,7 @@ formats::Json dry_run_json(const DryRun& dry_run);
 
 /// The warnings of a plan, for documents. Those of its loader rules are in the other two.
 formats::Json warnings_json(const convert::Plan& plan);
-/// What has to be known before the work: a few lines, unless it `is_whole`.
+/// Facts to be known before the work: a few lines, unless it `is_whole`.
 std::string remarks_text(const convert::Plan& plan, bool is_whole);
 
 /// The report at the end of a conversion: as verify::report_text, a screen, or `n_worst` tensors

@@ -15,7 +15,7 @@ namespace ingot::cli {
 struct ServedOutput {
   std::span<const engines::EngineVerdict> engines;
   engines::Served checkpoint;
-  const engines::EngineRow* wanted = nullptr;  ///< by --for, or null
+  const engines::EngineRow* wanted = nullptr;  ///< engine of --for, or null
   std::uint64_t n_unknown = 0;                 ///< tensors that no row of the family has
 };
 

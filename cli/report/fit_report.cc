@@ -66,7 +66,7 @@ std::vector<Weights> weights_of_ranks(const Plan& plan) {
 std::optional<inference::ModelSpec> spec_of(const formats::Checkpoint& source) {
   try {
     inference::ModelSpec spec = inference::model_spec(source.family(), source.config());
-    // What a sequence takes beside its tokens, engines hold each in its own way.
+    // States of a sequence, besides its tokens, are held by each engine in its own way.
     if (spec.keeps_states()) return std::nullopt;
     return spec;
   } catch (const Error& error) {

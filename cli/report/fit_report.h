@@ -17,7 +17,7 @@ struct FitRequest {
   std::uint64_t device_bytes = 0;
   inference::KvFormat cache = inference::KvFormat::kBf16;
   std::optional<std::uint64_t> context;    ///< tokens of each sequence
-  std::optional<std::uint64_t> sequences;  ///< at once, in each group of tensor parallelism
+  std::optional<std::uint64_t> sequences;  ///< sequences in each group of tensor parallelism
 };
 
 /// How many GPUs a model needs, with tensor parallelism, and that of experts, over all of them.
@@ -25,22 +25,22 @@ struct GpuNeed {
   std::string_view gpu;                ///< its name
   bool has_experts = false;            ///< the model
   std::optional<std::uint32_t> count;  ///< the smallest power of two; nullopt: none was found
-  std::uint32_t too_few = 0;           ///< so many are too few
-  std::string obstacle;                ///< why it cannot be cut for twice as many; empty: it can
+  std::uint32_t too_few = 0;           ///< largest number that was too few
+  std::string obstacle;  ///< reason why it cannot be cut for twice as many; empty: it can
 };
 
 /// The weights of the ranks in a plan of layout `ranks`, and whether they fit their memory.
 struct Fit {
   FitRequest request;
   shard::Topology topology;
-  std::uint32_t rank = 0;  ///< that has the least room, of which the rest tells
+  std::uint32_t rank = 0;  ///< rank that has the least room, of which the rest tells
   std::map<std::string_view, std::uint64_t> weights;  ///< bytes by group of roles
   std::uint64_t weight_bytes = 0;
   /// Nullopt for families without a forward pass, whose caches are unknown here, and where a
   /// sequence has a state in addition to its tokens.
   std::optional<std::uint64_t> cache_per_token;
   std::uint64_t lightest_bytes = 0;  ///< weights of the rank that has least
-  std::optional<GpuNeed> need = {};  ///< where a GPU was named
+  std::optional<GpuNeed> need = {};  ///< GPUs that are needed; nullopt: no GPU was named
 
   /// The part of a device's memory for weights and cache; the rest is for activations, buffers and
   /// kernels.

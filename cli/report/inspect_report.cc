@@ -133,7 +133,7 @@ std::string quantization_text(const Checkpoint& checkpoint, const Summary& summa
   return text;
 }
 
-// Whether this is a part of a model, or put together from parts.
+// Says if this is a part of a model, or put together from parts.
 std::string slices_text(const Checkpoint& checkpoint) {
   if (!checkpoint.is_whole())
     return fmt::format("slices        joined from {} files\n", checkpoint.files().size());

@@ -16,7 +16,7 @@ std::string traffic_summary(const inference::TrafficByCollective& traffic);
 
 /// Steps, sequences at once and sequences put back, in a part of a line.
 std::string steps_text(const inference::StepTotals& steps);
-/// The same and more, in a document.
+/// All totals of the steps, in a document.
 formats::Json steps_json(const inference::StepTotals& steps);
 
 /// The file of `generate --log`: a JSON object in a line for each step, as it ends, and one for all

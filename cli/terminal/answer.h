@@ -8,7 +8,7 @@
 
 namespace ingot::cli {
 
-/// That of this process, whose standard output it is: main.cc prints it.
+/// Returns the answer of this process, whose standard output it is: main.cc prints it.
 Answer& answer();
 
 /// Prints it once, where --json asks for it and no other process answers. The first of several

@@ -151,7 +151,7 @@ std::vector<std::string> Progress::state() const {
   return words;
 }
 
-// As many whole facts as fit, then a bar in the rest of the line.
+// Writes as many whole facts as fit, then a bar in the rest of the line.
 std::string Progress::bar_text() const {
   // The most columns of the text without the name of the phase. The cells depend only on these two
   // and the terminal, so that the bar keeps its place.

@@ -12,11 +12,11 @@ namespace ingot::cli {
 
 /// The resources that this process has used.
 struct ResourceUse {
-  double seconds = 0;      ///< on the wall
-  double cpu_seconds = 0;  ///< of all its threads
-  double system_seconds = 0;  ///< of those, in the kernel: where jobs read and write
-  /// That its threads had a core or waited for one, and that they waited for a disk, as far as
-  /// they were looked at (ThreadWatch).
+  double seconds = 0;         ///< time of the wall's clock
+  double cpu_seconds = 0;     ///< time of cores, of all its threads
+  double system_seconds = 0;  ///< part of it in the kernel, where jobs read and write
+  /// Time that its threads had a core or waited for one, and that they waited for a disk, as far
+  /// as they were looked at (ThreadWatch).
   double wanted_core_seconds = 0, waited_disk_seconds = 0;
   /// Read from and written to disks; 0 where the system does not say.
   std::uint64_t disk_bytes = 0;

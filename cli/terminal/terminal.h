@@ -42,15 +42,15 @@ std::uint64_t peak_memory();
 /// that it is passed over.
 void catch_status_signal();
 void pass_over_status_signal();
-/// Whether it came since this was last asked.
+/// True if SIGUSR1 came since this was last asked.
 bool status_was_asked();
 
 /// From here on SIGINT, SIGTERM and SIGHUP only set a flag, the first time; a second one ends the
 /// process at once. A SIGHUP that is ignored, as under nohup, stays so.
 void install_stop_signals();
-/// Whether one of them came; read by long jobs.
+/// True if one of these signals came; read by long jobs.
 bool stop_requested();
-/// Which one, or 0.
+/// The signal that came, or 0.
 int stop_signal();
 
 }  // namespace ingot::cli

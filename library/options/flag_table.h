@@ -50,9 +50,9 @@ enum class ValueKind : std::uint8_t {
   kFolder,
   kPath,              ///< a folder, or a file
   kCheckpoint,        ///< a folder that is read, or the name of a model in the hub's cache
-  kCheckpointOrFile,  ///< or one .safetensors file
+  kCheckpointOrFile,  ///< one of these, or one .safetensors file
 };
-/// Whether a value may be the name of a model in the hub's cache.
+/// True if a value may be the name of a model in the hub's cache.
 inline bool names_checkpoint(ValueKind kind) {
   return kind == ValueKind::kCheckpoint || kind == ValueKind::kCheckpointOrFile;
 }
@@ -67,11 +67,11 @@ struct FlagRule {
   std::vector<std::string> choices = {};  ///< empty: any value
   /// Values that completions offer, where the command itself says which it takes.
   std::vector<std::string> words = {};
-  bool words_begin = false;   ///< they are only the beginnings of values: no blank is offered
-  bool ignores_case = false;  ///< in the choices
+  bool words_begin = false;   ///< words are only the beginnings of values: no blank is offered
+  bool ignores_case = false;  ///< choices are the same in capital letters
   std::string needs = {};     ///< the flag that must be given too
   std::vector<std::string> excludes = {};
-  std::string value_name = {};  ///< in --help, instead of the type
+  std::string value_name = {};  ///< word of --help, instead of the type
   std::string letter = {};      ///< its short name, for a flag without a value: `-q`
   ValueKind kind = ValueKind::kText;
   /// Put before the value, where flags share a variable.
@@ -121,7 +121,7 @@ struct FlagTable {
 std::string_view key_of(const Flag& flag);
 /// The variable of a flag whose value is one text, if that was given or has a default; else null.
 std::string* text_of(const Flag& flag);
-/// Whether a flag is a word at its place, and whether it takes a value.
+/// True if a flag is a word at its place; true if it takes a value.
 bool is_positional(const Flag& flag);
 bool takes_value(const Flag& flag);
 /// The values to be offered: its choices, or words.
@@ -137,7 +137,7 @@ std::string_view heading_of(FlagGroup group);
 
 /// Throws kInvalidArgument: the flag is given, and would change nothing here.
 [[noreturn]] void refuse_idle(std::string_view flag, std::string_view belongs_to);
-/// The same for the first given flag that FlagRule::idle finds idle.
+/// Refuses the first given flag that FlagRule::idle finds idle.
 void refuse_idle_flags(const FlagTable& table);
 
 /// Throws kInvalidArgument where two flags name one file to write, or a file in a folder that the
@@ -151,7 +151,7 @@ void mark_values(const FlagTable& table);
 Flag required(std::string name, FlagTarget target, std::string help,
               ValueKind kind = ValueKind::kText);
 
-/// The same of a file or a folder that the command writes.
+/// A required word: a file or a folder that the command writes.
 Flag required_output(std::string name, FlagTarget target, std::string help, ValueKind kind);
 
 /// The names of rows, for --help: `a, b, c`.

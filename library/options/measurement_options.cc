@@ -25,7 +25,7 @@ Flag levels_flag(MeasurementOptions& flags) {
 void declare_measurement_options(FlagTable& table, MeasurementOptions& flags,
                                  const std::function<bool()>& is_pair) {
   verify::VerificationOptions& options = flags.options;
-  // Whether one of these levels is run.
+  // True if one of these levels is run.
   const auto runs = [&flags, is_pair](std::initializer_list<verify::Level> wanted) {
     const std::vector<verify::Level> levels = verify::parse_levels(flags.levels);
     return is_pair() && std::ranges::any_of(levels, [&](verify::Level level) {

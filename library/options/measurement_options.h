@@ -22,7 +22,7 @@ Flag levels_flag(MeasurementOptions& flags);
 /// compared.
 void declare_measurement_options(FlagTable& table, MeasurementOptions& flags,
                                  const std::function<bool()>& is_pair);
-/// Those of a verification: the flags above, gates, and how each side is read.
+/// Declares the flags of a verification: those above, gates, and how each side is read.
 void declare_verification(FlagTable& table, MeasurementOptions& flags,
                           const std::function<bool()>& is_pair);
 
