@@ -617,7 +617,9 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
       {.family = formats::family_spec_of(converted, manifest->family), .threads = options.threads});
   take(opened, result);
   if (!opened.model) return result;
-  if (result.findings.empty()) opened.model = as_converted(std::move(*opened.model), records);
+  const auto is_error = [](const Finding& found) { return found.severity == Severity::kError; };
+  if (std::ranges::none_of(result.findings, is_error))
+    opened.model = as_converted(std::move(*opened.model), records);
   const Checkpoint& checkpoint = *opened.model;
 
   const auto stored = checkpoint.stored();
