@@ -108,7 +108,7 @@ struct FlagTable {
   };
   std::vector<Row> rows;
   std::string command, footer;
-  /// Settings of the run, with absolute paths: what take_settings() took.
+  /// Settings of the run as they were said: what take_settings() took.
   formats::JsonValue settings;
 
   void add(FlagGroup group, std::vector<Flag> flags) {

@@ -49,7 +49,7 @@ convert::ExecuteOptions execution(const JobOptions& options) {
   convert::ExecuteOptions execute = options.execute;
   execute.run = this_run();
   if (options.table != nullptr) {
-    execute.settings = options.table->settings;
+    execute.settings = absolute_settings(*options.table);
     std::string& command = execute.run.command;
     command = fmt::format("ingot {} {}", options.table->command, convert::typed(execute.settings));
     if (command.size() > kMaxCommandBytes) command = command.substr(0, kMaxCommandBytes) + " ...";

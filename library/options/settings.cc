@@ -176,25 +176,6 @@ void open_hub_names(const FlagTable& table) {
   }
 }
 
-// Another run may have another folder. A name in the hub's cache is a path by now.
-void put_absolute_paths(const FlagTable& table, Json& settings) {
-  const auto put = [](Json& value) {
-    if (!value.is_string() || value == "-" || value == "") return;
-    std::error_code failure;
-    const auto path = fs::absolute(value.get<std::string>(), failure);
-    if (!failure) value = path.string();
-  };
-  for (const FlagTable::Row& row : table.rows) {
-    const Flag& flag = row.flag;
-    if (flag.rule.kind < ValueKind::kFile || !table.is_given(flag.name)) continue;
-    Json& value = settings[std::string(key_of(flag))];
-    const std::string* text = names_checkpoint(flag.rule.kind) ? text_of(flag) : nullptr;
-    if (text != nullptr) value = *text;
-    put(value);
-    if (value.is_array()) std::ranges::for_each(value, put);
-  }
-}
-
 // The members of a recipe that are no flags, as the flags that say the same.
 void put_as_flags(Json& settings) {
   if (const auto found = settings.find("rules"); found != settings.end()) {
@@ -261,15 +242,33 @@ void take_settings(const Json& settings, FlagTable& table) {
     require_allowed(flag, value);
     if (!std::holds_alternative<bool*>(flag.target) || value.get<bool>()) taken[name] = value;
   }
-  table.settings = taken;
+  table.settings = std::move(taken);
   require_together(table);
   take_stdin(table);
   open_hub_names(table);
-  put_absolute_paths(table, taken);
-  table.settings = std::move(taken);
   mark_values(table);
   refuse_idle_flags(table);
   refuse_shared_outputs(table);
+}
+
+Json absolute_settings(const FlagTable& table) {
+  Json settings = *table.settings;
+  const auto put = [](Json& value) {
+    if (!value.is_string() || value == "-" || value == "") return;
+    std::error_code failure;
+    const auto path = fs::absolute(value.get<std::string>(), failure);
+    if (!failure) value = path.string();
+  };
+  for (const FlagTable::Row& row : table.rows) {
+    const Flag& flag = row.flag;
+    if (flag.rule.kind < ValueKind::kFile || !table.is_given(flag.name)) continue;
+    Json& value = settings[std::string(key_of(flag))];
+    const std::string* text = names_checkpoint(flag.rule.kind) ? text_of(flag) : nullptr;
+    if (text != nullptr) value = *text;
+    put(value);
+    if (value.is_array()) std::ranges::for_each(value, put);
+  }
+  return settings;
 }
 
 }  // namespace ingot

@@ -23,6 +23,10 @@ formats::Json settings_of_json(std::string_view json);
 /// that the hub's cache lacks.
 void take_settings(const formats::Json& settings, FlagTable& table);
 
+/// The settings that a table took, for a run in another folder: with absolute paths, in place of
+/// names in the hub's cache too.
+formats::Json absolute_settings(const FlagTable& table);
+
 /// The folder in which programs of the hub keep what they fetched: HF_HUB_CACHE, else that of
 /// HF_HOME, else of the home directory; empty where no variable tells.
 std::filesystem::path hub_cache();
