@@ -205,7 +205,7 @@ std::string recipe_command(const Recipe& recipe, std::string_view source) {
   }
   std::size_t n_rules = 0;
   for (const Json& rule : whole.at("rules")) {
-    if (rule.at("origin") == "default" || ++n_rules > kMaxCardRules) continue;
+    if (formats::text_at(rule, "origin") == "default" || ++n_rules > kMaxCardRules) continue;
     words.emplace_back("--rule");
     words.push_back(engines::shell_word(printable(fmt::format(
         "{}={}", rule.at("match").get<std::string>(), rule.at("scheme").get<std::string>()))));

@@ -254,9 +254,10 @@ void take_settings(const Json& settings, FlagTable& table) {
 Json absolute_settings(const FlagTable& table) {
   Json settings = *table.settings;
   const auto put = [](Json& value) {
-    if (!value.is_string() || value == "-" || value == "") return;
+    const std::string given = value.is_string() ? value.get<std::string>() : "";
+    if (given.empty() || given == "-") return;
     std::error_code failure;
-    const auto path = fs::absolute(value.get<std::string>(), failure);
+    const auto path = fs::absolute(given, failure);
     if (!failure) value = path.string();
   };
   for (const FlagTable::Row& row : table.rows) {
