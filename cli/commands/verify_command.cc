@@ -63,7 +63,7 @@ int run_join(const VerifyFlags& flags, const FlagTable& table) {
 
 // The settings of a part, which its join takes.
 formats::Json settings_of_comparison(const FlagTable& table) {
-  formats::Json settings = *table.settings;
+  formats::Json settings = absolute_settings(table);
   for (const FlagTable::Row& row : table.rows)
     if (is_about_run(row)) settings.erase(std::string(key_of(row.flag)));
   return settings;
