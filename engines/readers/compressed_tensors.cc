@@ -173,6 +173,7 @@ Reading by_groups(const ReaderInput& in, const BuiltModule& module) {
 }  // namespace
 
 Reader read_groups(const ReaderInput& in) {
+  if (!in.facts.groups) return {};
   std::string refusal;
   if (in.block().contains("ignore") && json_member(in.block(), "ignore").is_null())
     refusal = "ignore is null";

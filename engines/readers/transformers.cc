@@ -208,6 +208,7 @@ Reader read_fp8_in_transformers(const ReaderInput& in) {
 
 // apply_quantization_config of compressed-tensors, quantization/lifecycle/apply.py:97.
 Reader read_groups_in_transformers(const ReaderInput& in) {
+  if (!in.facts.groups) return {};
   const std::vector<ConfigGroup>& groups = in.facts.groups->groups();
   if (groups.empty()) return {.of_all = read_refused("no config_groups")};
   std::string refusal;

@@ -20,15 +20,15 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Weights by any name count next to a config.json; names of whole models or of their parts count by
-// themselves. (Statistics of `ingot calibrate` are a .safetensors file too.)
+// Weights by any name count next to a config.json; names of whole models, of their parts and of
+// adapters count by themselves. (Statistics of `ingot calibrate` are a .safetensors file too.)
 bool is_model(const fs::path& folder) {
   bool has_weights = false, has_config = false;
   std::error_code failure;
   fs::directory_iterator at(folder, failure);
   for (; !failure && at != fs::directory_iterator(); at.increment(failure)) {
     const std::string name = at->path().filename().string();
-    if (name == "ingot.json" || name == ".ingot-partial" ||
+    if (name == "ingot.json" || name == ".ingot-partial" || name == "adapter_config.json" ||
         name.ends_with(".safetensors.index.json"))
       return true;
     if (name.ends_with(".safetensors")) {
@@ -61,7 +61,8 @@ bool is_special(const fs::path& file) {
 void require_outside_models(const fs::path& file) {
   if (is_special(file)) return;
   const fs::path target = resolved_path(file);
-  if (const auto cached = formats::hub_folder_around(target)) refuse_place(file, *cached);
+  if (const auto cached = formats::hub_folder_around(target, /*is_whole=*/true))
+    refuse_place(file, *cached);
   for (fs::path folder = target.parent_path(); folder.has_relative_path();
        folder = folder.parent_path()) {
     if (is_model(folder)) refuse_place(file, folder);

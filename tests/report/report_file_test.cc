@@ -86,10 +86,13 @@ TEST(ReportFile, TakesTheNameOfAnEmptyFile) {
 }
 
 TEST(ReportFile, IsNeverInTheFolderOfAModel) {
-  const std::vector<std::vector<std::string>> models = {
-      {"config.json", "weights.safetensors"},      {"ingot.json"},
-      {"model-00001-of-00002.safetensors"},        {"model.safetensors.index.json"},
-      {"params.json", "consolidated.safetensors"}, {".ingot-partial/journal.jsonl"}};
+  const std::vector<std::vector<std::string>> models = {{"config.json", "weights.safetensors"},
+                                                        {"ingot.json"},
+                                                        {"model-00001-of-00002.safetensors"},
+                                                        {"model.safetensors.index.json"},
+                                                        {"params.json", "consolidated.safetensors"},
+                                                        {".ingot-partial/journal.jsonl"},
+                                                        {"adapter_config.json"}};
   const std::string page = write_html(document("found"));
   for (const auto& names : models) {
     const TempDir dir;
@@ -108,6 +111,17 @@ TEST(ReportFile, IsNeverInTheFolderOfAModel) {
       EXPECT_FALSE(fs::exists(dir / name));
     }
   }
+}
+
+TEST(ReportFile, IsNowhereInAModelOfTheHubsCache) {
+  const TempDir dir;
+  const fs::path model = dir / "models--org--name";
+  for (const char* folder : {"snapshots/abc", "blobs", "refs"})
+    fs::create_directories(model / folder);
+  for (const char* name : {"new.html", "refs/new.html", "blobs/new.html", "snapshots/abc/new.html"})
+    expect_error(kInvalidArgument, {"folder of a model"},
+                 [&] { write_report_file(model / name, "page", ReportForm::kPage); });
+  write_report_file(dir / "new.html", "page", ReportForm::kPage);
 }
 
 TEST(ReportFile, MayLieBesideStatisticsAndOtherConfigs) {

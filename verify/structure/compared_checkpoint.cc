@@ -193,27 +193,50 @@ using formats::text_at;
 
 namespace {
 
-// True if a term of a selector is the whole name of the tensor, or has its role.
-bool names(std::string_view term, const formats::LogicalTensor& tensor) {
-  constexpr std::string_view kRole = "role:";
-  if (!term.starts_with(kRole)) return term == tensor.name;
+constexpr std::string_view kRole = "role:", kLayers = "layers:";
+
+// The terms of a selector, which have `&` and blanks between them.
+std::vector<std::string_view> terms_of(std::string_view selector) {
+  std::vector<std::string_view> terms;
+  for (std::size_t end = 0; end != std::string_view::npos;) {
+    end = selector.find('&');
+    std::string_view term = selector.substr(0, end);
+    term.remove_prefix(std::min(term.find_first_not_of(" \t"), term.size()));
+    terms.push_back(term.substr(0, term.find_last_not_of(" \t") + 1));
+    if (end != std::string_view::npos) selector.remove_prefix(end + 1);
+  }
+  return terms;
+}
+
+bool has_role(std::string_view term, const formats::LogicalTensor& tensor) {
   const auto roles = formats::find_roles(term.substr(kRole.size()));
   return roles && roles->has(role_of(tensor));
 }
 
+// True if a term of a selector is the whole name of the tensor, or has its role.
+bool names(std::string_view term, const formats::LogicalTensor& tensor) {
+  return term.starts_with(kRole) ? has_role(term, tensor) : term == tensor.name;
+}
+
+// True if a term may select the tensor: lists of layers are taken to have every layer.
+bool may_select(std::string_view term, const formats::LogicalTensor& tensor) {
+  if (term.starts_with(kRole)) return has_role(term, tensor);
+  return term.starts_with(kLayers) ? tensor.layer.has_value() : Pattern(term).matches(tensor.name);
+}
+
 }  // namespace
 
+// A rule spares a tensor of more bits than its scheme has unless it names the tensor.
 bool Wanted::narrows(const formats::LogicalTensor& tensor, formats::SchemeId to) const {
   if (narrower == to && formats::is_saved_wider(tensor, to)) return true;
-  return std::ranges::any_of(plain_rules, [&](const auto& rule) {
-    std::string_view rest = rule.first;
-    bool is_named = false;
-    while (!rest.empty() && !is_named) {
-      const std::size_t end = std::min(rest.find('&'), rest.size());
-      is_named = names(rest.substr(0, end), tensor);
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-    }
-    return is_named && rule.second == formats::scheme_facts(to).name;
+  const formats::SchemeFacts &from = formats::scheme_facts(tensor.encoding.scheme),
+                             &wanted = formats::scheme_facts(to);
+  return std::ranges::any_of(plain_rules, [&](const PlainRule& rule) {
+    if (rule.scheme != wanted.name) return false;
+    const std::vector<std::string_view> terms = terms_of(rule.selector);
+    return from.code_bits > wanted.code_bits
+               ? std::ranges::any_of(terms, [&](auto term) { return names(term, tensor); })
+               : std::ranges::all_of(terms, [&](auto term) { return may_select(term, tensor); });
   });
 }
 
@@ -227,8 +250,9 @@ std::string Wanted::sentence() const {
   if (via_bf16) words.emplace_back("--via bf16");
   if (!fp8_grid.empty()) words.push_back("--fp8-grid " + fp8_grid);
   if (has_given_scales) words.emplace_back("--scales-from");
-  for (const auto& [selector, scheme] : plain_rules)
-    words.push_back(fmt::format("--rule '{}={}'", selector, scheme));
+  for (const auto& [selector, scheme, is_default] : plain_rules)
+    words.push_back(is_default ? fmt::format("--to {}", scheme)
+                               : fmt::format("--rule '{}={}'", selector, scheme));
   return words.empty() ? "" : fmt::format("judged as asked for: {}", fmt::join(words, ", "));
 }
 
@@ -245,12 +269,14 @@ Wanted wanted_of(const std::optional<formats::Manifest>& manifest) {
   wanted.is_repair = !json_member(choices, "repair").is_null();
   wanted.via_bf16 = text_at(choices, "via") == "bf16";
   wanted.has_given_scales = !json_member(choices, "scales_from").is_null();
+  const bool has_roles = manifest->family != formats::family_entries().back().name;
   const Json& rules = json_member(recipe, "rules");
   for (const Json& rule : rules.is_array() ? rules : Json::array()) {
     const std::string scheme = text_at(rule, "scheme");
     const auto id = formats::find_scheme(scheme);
-    if (id && !formats::scheme_facts(*id).quantized && text_at(rule, "origin") != "default")
-      wanted.plain_rules.emplace_back(text_at(rule, "match"), scheme);
+    const bool is_default = text_at(rule, "origin") == "default";
+    if (id && !formats::scheme_facts(*id).quantized && !(is_default && has_roles))
+      wanted.plain_rules.push_back({text_at(rule, "match"), scheme, is_default});
   }
   return wanted;
 }

@@ -90,11 +90,15 @@ struct Wanted {
   /// The dtype that the source's config says, where weights were saved in more bits than that; not
   /// by the manifest.
   std::optional<formats::SchemeId> narrower = {};
-  /// Rules that the user gave, of plain schemes: selectors and schemes.
-  std::vector<std::pair<std::string, std::string>> plain_rules = {};
+  /// A rule of a plain scheme, of the user or, in a family without roles, of --to.
+  struct PlainRule {
+    std::string selector, scheme;
+    bool is_default = false;
+  };
+  std::vector<PlainRule> plain_rules = {};
 
-  /// True if a rule names the tensor or its role and asks for this plain scheme, or if the source's
-  /// config says that the tensor has it.
+  /// True if a rule asks for this plain scheme, and names the tensor or its role if that has more
+  /// bits; or if the source's config says that the tensor has the scheme.
   [[nodiscard]] bool narrows(const formats::LogicalTensor& tensor, formats::SchemeId to) const;
   /// For a report: the options that weights are judged by, or that none was known, and the
   /// assumption.

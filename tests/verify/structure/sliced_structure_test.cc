@@ -1,8 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engines/verdicts.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
+#include "shard/join/source.h"
 #include "tests/convert/slicing/sliced.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -172,6 +174,24 @@ TEST_F(MtpStructure, IsAnErrorWhereTheConfigPromisesIt) {
   const StructureReport report = check(output);
   EXPECT_EQ(report.errors(), 1U);
   EXPECT_EQ(report.findings.at(0).rule, "structure.mtp");
+}
+
+// The dialect is that of the source's codes, and no config says anything of it.
+TEST(SlicedPlainStructure, HasNoConfigThatEnginesRead) {
+  const TempDir directory;
+  ingot::testing::Conversion codes(ingot::testing::tiny_v32(), directory / "codes");
+  codes.recipe.to = formats::SchemeId::kInt8Channel;
+  codes.run();
+  ingot::testing::Conversion plain =
+      ingot::testing::slicing(codes.output, directory / "ranks", {.tp = 2});
+  plain.recipe.to = formats::SchemeId::kBf16;
+  plain.run();
+  const StructureReport report = check_structure(open_compared(codes.output, {}), plain.output, {});
+  EXPECT_THAT(report.findings, ::testing::IsEmpty());
+  const formats::Checkpoint joined = shard::open_source(plain.output, {});
+  EXPECT_EQ(joined.dialect().name, "compressed-tensors");
+  for (const engines::EngineRow* engine : engines::judged_versions())
+    EXPECT_NO_THROW((void)engines::engine_view(joined, *engine, {})) << engine->name;
 }
 
 }  // namespace

@@ -71,30 +71,41 @@ TEST_P(WantedOption, CountsWhereTheManifestSaysIt) {
   EXPECT_THAT(silent.wanted, HasSubstr("no ingot.json names the options of the conversion"));
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryOption, WantedOption,
-                         ::testing::Values(Asked{"via_bf16",
-                                                 [](convert::Recipe& recipe) {
-                                                   recipe.to = SchemeId::kInt8Channel;
-                                                   recipe.choices.via = convert::Via::kBf16;
-                                                   recipe.choices.search =
-                                                       quantize::ScaleSearch::kAmax;
-                                                 },
-                                                 "weights.misrounded", SchemeId::kFp8Channel},
-                                           Asked{"fp8_grid",
-                                                 [](convert::Recipe& recipe) {
-                                                   recipe.to = SchemeId::kFp8Block;
-                                                   recipe.choices.fp8_grid =
-                                                       quantize::Fp8Grid::kAmax;
-                                                 },
-                                                 "weights.changed"},
-                                           Asked{"narrowing_rule",
-                                                 [](convert::Recipe& recipe) {
-                                                   recipe.to.reset();
-                                                   recipe.rules.push_back(convert::parse_rule(
-                                                       "role:router-bias=bf16"));
-                                                 },
-                                                 "weights.narrowed"}),
-                         [](const auto& row) { return row.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    EveryOption, WantedOption,
+    ::testing::Values(Asked{"via_bf16",
+                            [](convert::Recipe& recipe) {
+                              recipe.to = SchemeId::kInt8Channel;
+                              recipe.choices.via = convert::Via::kBf16;
+                              recipe.choices.search = quantize::ScaleSearch::kAmax;
+                            },
+                            "weights.misrounded", SchemeId::kFp8Channel},
+                      Asked{"fp8_grid",
+                            [](convert::Recipe& recipe) {
+                              recipe.to = SchemeId::kFp8Block;
+                              recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
+                            },
+                            "weights.changed"},
+                      Asked{"narrowing_rule",
+                            [](convert::Recipe& recipe) {
+                              recipe.to.reset();
+                              recipe.rules.push_back(convert::parse_rule("role:router-bias=bf16"));
+                            },
+                            "weights.narrowed"},
+                      Asked{"narrowing_rule_of_two_terms",
+                            [](convert::Recipe& recipe) {
+                              recipe.to.reset();
+                              recipe.rules.push_back(
+                                  convert::parse_rule("layers:1-4 & role:router-bias=bf16"));
+                            },
+                            "weights.narrowed"},
+                      Asked{"rule_of_equal_bits",
+                            [](convert::Recipe& recipe) {
+                              recipe.to.reset();
+                              recipe.rules.push_back(convert::parse_rule("layers:0=f16"));
+                            },
+                            "weights.narrowed"}),
+    [](const auto& row) { return row.param.name; });
 
 TEST(Wanted, TakesNoOtherOptionForLeave) {
   const TempDir directory;
