@@ -6,7 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include <malloc.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "cli/command_line.h"
@@ -48,6 +50,16 @@ void require_known(const Call& call) {
   for (const Command& command : commands()) names.push_back(command.name);
   throw Error(ErrorCode::kInvalidArgument, "no command '{}' (see ingot help){}",
               printable(call.command), did_you_mean(call.command, names));
+}
+
+// Threads have their own arenas of memory, each of which reserves 64 MiB of the address space: under
+// a limit of that (ulimit -v) they share one.
+void spare_address_space() {
+#ifdef M_ARENA_MAX
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    ::mallopt(M_ARENA_MAX, 1);
+#endif
 }
 
 int report(const Error& error) {
@@ -123,6 +135,7 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   // A signal that asks how far a command is must not kill one that has no progress to show.
   ingot::cli::pass_over_status_signal();
+  ingot::cli::spare_address_space();
   int exit_code = ingot::cli::kExitTrouble;
   {
     const ingot::cli::OutputGuard guard;

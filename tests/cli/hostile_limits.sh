@@ -22,6 +22,15 @@ for limit in 48 64 80 100 130 160 200 260 400; do
   ends $limit generate "$example" --prompt Hello --max-new-tokens 1
 done
 
+# Arenas of threads are no part of the budget: a job fits into what its process may have.
+"$ingot" synth "$work/large" --family deepseek_v3 --layers 1 --experts 4 --hidden 512 --moe-intermediate 256 \
+  --intermediate 512 --vocab 4000 >/dev/null || fail "synth"
+for limit in 200 300; do
+  expect 0 "" bash -c "ulimit -v $((limit << 10)) && exec '$ingot' convert '$work/large' '$work/out' --to bf16 --threads 4"
+  rm -r "$work/out"
+done
+rm -r "$work/large"
+
 # An error does not print the megabyte that a file holds.
 python3 -c 'print("to: " + "x" * 900_000)' >"$work/long.yaml"
 expect 2 "bytes more)" "$ingot" convert "$example" "$work/out" --recipe "$work/long.yaml"

@@ -204,6 +204,8 @@ def judge_weight(weight, source, choices):
         if weight.scheme.startswith("fp8")
         else choices.get("group_size") if weight.scheme == "int4-group" else None
     )
+    if weight.scheme == "int8-block":  # GPTQ's runs of columns are a form that is not written
+        is_anew = origin.block != weight.block
     if origin.scheme == weight.scheme and (not is_anew or same_bits(weight.values, values)):
         return judge_kept(weight, values, origin)
     peers = [] if weight.values.ndim != 2 else source.peers(weight.name)
