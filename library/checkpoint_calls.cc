@@ -56,6 +56,28 @@ const char* kind_of(Part part) {
   return meaning.data() + meaning.find(' ') + 1;
 }
 
+// The stamp of a file when its header was read; of slices that are joined there is none.
+ingot::FileStamp stamp_of_file(const ingot_checkpoint& checkpoint, std::uint32_t file) {
+  if (checkpoint.paths.empty()) return {};
+  return dynamic_cast<const formats::CheckpointFiles&>(checkpoint.source->bytes())
+      .stamp(file)
+      .value_or(ingot::FileStamp());
+}
+
+// Throws for a file that was written to, also where its time was put back. Files that are read by
+// jobs may be linked meanwhile; here they can be opened again.
+void require_unwritten(const ingot_checkpoint& checkpoint, const StoredTensor& stored) {
+  if (checkpoint.paths.empty()) return;
+  const std::string& path = checkpoint.paths[stored.file];
+  const auto now = ingot::stamp_of(path);
+  if (now && stamp_of_file(checkpoint, stored.file).is_unwritten(*now)) return;
+  throw ingot::Error(ingot::ErrorCode::kMismatch,
+                     "its file was replaced, written to or removed after the checkpoint was opened "
+                     "(open it again)")
+      .in_file(path)
+      .in_tensor(stored.name);
+}
+
 std::vector<std::string> paths_of(const Checkpoint& source) {
   std::vector<std::string> paths;
   // Others join tensors, or change their layout.
@@ -118,12 +140,7 @@ int ingot_part_info(const ingot_checkpoint* checkpoint, size_t tensor, size_t pa
     const auto [kind, index] = part_at(checkpoint, tensor, part);
     const StoredTensor& stored = checkpoint->source->stored()[index];
     const auto& paths = checkpoint->paths;
-    ingot::FileStamp stamp;
-    if (!paths.empty()) {
-      const auto& files =
-          dynamic_cast<const ingot::formats::CheckpointFiles&>(checkpoint->source->bytes());
-      stamp = files.stamp(stored.file).value_or(stamp);
-    }
+    const ingot::FileStamp stamp = stamp_of_file(*checkpoint, stored.file);
     fill(info, ingot_part{.size = 0,
                           .kind = kind_of(kind),
                           .name = stored.name.c_str(),
@@ -136,7 +153,9 @@ int ingot_part_info(const ingot_checkpoint* checkpoint, size_t tensor, size_t pa
                           .device = stamp.device,
                           .inode = stamp.inode,
                           .file_bytes = stamp.n_bytes,
-                          .modified_ns = stamp.modified_ns});
+                          .modified_ns = stamp.modified_ns,
+                          .changed_ns = stamp.changed_ns,
+                          .n_links = stamp.n_links});
   });
 }
 
@@ -153,6 +172,7 @@ int ingot_read_stored(const ingot_checkpoint* checkpoint, size_t tensor, size_t 
     }
     if (n_bytes == 0) return;
     require_given(bytes, "bytes");
+    require_unwritten(*checkpoint, stored);
     checkpoint->source->read(index, offset, {static_cast<std::byte*>(bytes), n_bytes});
   });
 }
@@ -168,6 +188,9 @@ int ingot_read_decoded(const ingot_checkpoint* checkpoint, size_t tensor, float*
           .in_tensor(of.name);
     }
     if (n > 0) require_given(values, "values");
+    of.encoding.stored.for_each([&](Part, std::uint32_t stored) {
+      require_unwritten(*checkpoint, checkpoint->source->stored()[stored]);
+    });
     const std::uint64_t cols = of.shape.empty() ? 1 : of.shape.back();
     const bool is_decoded = decode_bands(
         *checkpoint->source, of, threads == 0 ? ingot::available_processors() : threads,

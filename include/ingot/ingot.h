@@ -120,6 +120,10 @@ struct ingot_part {
   uint64_t offset;  /* there, as long as fstat() says of the file what follows */
   uint64_t device, inode, file_bytes;
   int64_t modified_ns; /* st_mtim, in nanoseconds */
+  /* st_ctim and st_nlink: another time with the same number of links is a file that was written to,
+   * and its st_mtim put back. */
+  int64_t changed_ns;
+  uint64_t n_links;
 };
 
 INGOT_API size_t ingot_tensor_count(const ingot_checkpoint* checkpoint);

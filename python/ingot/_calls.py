@@ -44,7 +44,8 @@ class PartInfo(Sized):
     _fields_ = [("size", c_size_t), ("kind", c_char_p), ("name", c_char_p), ("dtype", c_char_p),
                 ("shape", POINTER(c_uint64)), ("n_dims", c_size_t), ("n_bytes", c_uint64),
                 ("path", c_char_p), ("offset", c_uint64), ("device", c_uint64), ("inode", c_uint64),
-                ("file_bytes", c_uint64), ("modified_ns", c_int64)]
+                ("file_bytes", c_uint64), ("modified_ns", c_int64), ("changed_ns", c_int64),
+                ("n_links", c_uint64)]
 
 
 class EncodedInfo(Sized):

@@ -67,9 +67,11 @@ def _changed(info):
 
 
 def _require_unchanged(info, file):
-    """Whether a file, by its path or descriptor, has the header that open() read, and so the offsets."""
+    """Whether a file, by its path or descriptor, has the header that open() read, and so the offsets. A link to it
+    changes the time that no program can put back, too."""
     now = os.stat(file)
-    if (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns) != (
+    is_put_back = now.st_nlink == info.n_links and now.st_ctime_ns != info.changed_ns
+    if is_put_back or (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns) != (
             info.device, info.inode, info.file_bytes, info.modified_ns):
         raise _changed(info)
 
