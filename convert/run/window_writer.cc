@@ -343,6 +343,8 @@ void WindowWriter::sync_if_due(bool force) {
   std::vector<std::uint32_t> dirty, complete;
   {
     const std::lock_guard lock(mutex_);
+    // The system tells once that it could not write bytes: later syncs would succeed without them.
+    if (failure_) return;
     synced_bytes_ = written_.n_bytes;
     items.swap(written_items_);
     for (std::uint32_t file = 0; file < progress_.size(); ++file) {
@@ -352,14 +354,21 @@ void WindowWriter::sync_if_due(bool force) {
       if (progress_[file].remaining == 0) complete.push_back(file);
     }
   }
-  std::atomic<std::size_t> next = 0;
-  run_workers(std::min(dirty.size(), kSyncThreads), [&](std::size_t) {
-    for (std::size_t i = next++; i < dirty.size(); i = next++) files_.sync_data(dirty[i]);
-  });
-  for (const std::uint32_t file : complete) files_.close(file);
-  last_sync_ = std::chrono::steady_clock::now();
-  std::sort(items.begin(), items.end());
-  if (!items.empty()) durable_(items);
+  try {
+    std::atomic<std::size_t> next = 0;
+    run_workers(std::min(dirty.size(), kSyncThreads), [&](std::size_t) {
+      for (std::size_t i = next++; i < dirty.size(); i = next++) files_.sync_data(dirty[i]);
+    });
+    for (const std::uint32_t file : complete) files_.close(file);
+    last_sync_ = std::chrono::steady_clock::now();
+    std::sort(items.begin(), items.end());
+    if (!items.empty()) durable_(items);
+  } catch (...) {
+    // Before another thread may sync.
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = std::current_exception();
+    throw;
+  }
 }
 
 void WindowWriter::stop_threads() {
@@ -388,6 +397,8 @@ void WindowWriter::finish() {
     INGOT_CHECK(open_items_.empty());
   }
   stop_threads();
+  // A thread may have failed to sync what it wrote last.
+  if (failure_) std::rethrow_exception(failure_);
   sync_if_due(true);
   for (const Progress& file : progress_) INGOT_CHECK(file.remaining == 0);
 }
