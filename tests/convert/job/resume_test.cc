@@ -157,6 +157,20 @@ std::string journal_line(const std::string& text) {
   return hash_bytes(std::as_bytes(std::span(text))).hex() + " " + text + "\n";
 }
 
+TEST_F(Resume, NamesTheVersionThatBeganTheJob) {
+  Conversion conversion(small_v32(), dir_ / "out");
+  ASSERT_TRUE(run_stopped(conversion, 110));
+  const OutputPaths paths(conversion.output);
+  const std::string text = read_text_file(paths.journal, 1 << 20);
+  const std::size_t end = text.find('\n');
+  Json fact = Json::parse(text.substr(33, end - 33));
+  fact["identity"]["version"] = "0.0.9";
+  write_text_file(paths.journal, journal_line(fact.dump()) + text.substr(end + 1));
+  conversion.execute.resume = true;
+  expect_error(ErrorCode::kMismatch, {"it was begun by version 0.0.9, this is "},
+               [&] { conversion.run(); });
+}
+
 TEST_F(Resume, RefusesFactsOfAnotherKindInOwnWords) {
   for (const char* fact :
        {R"({"publishing":5})", R"({"item":0,"source":[],"output":[],"quality":{"x":1}})",
