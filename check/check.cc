@@ -525,7 +525,7 @@ bool check_sliced(const std::filesystem::path& directory, const Manifest& manife
   }
   check_against_manifest(directory, manifest, nullptr, options, hashes, result);
   if (options.hashes) check_records(directory, manifest, result);
-  // Never as one that has ranks itself: a link to the directory above would have no end.
+  // Ranks below a rank are not looked for: a link to the folder above would never end.
   const auto check_rank = [&](const std::filesystem::path& rank) {
     return check_alone(rank, options, hashes, false);
   };

@@ -19,7 +19,7 @@ struct Opened {
   std::optional<formats::Manifest> manifest;
   /// Model under the family given, or that of the manifest; nullopt where the faults leave none.
   std::optional<formats::Checkpoint> model;
-  std::vector<Error> faults;  ///< faults of the manifest and of opening; only the first of slices
+  std::vector<Error> faults;  ///< faults of the manifest and of opening; of slices the first only
 
   /// True if `model` is what shard::open_source() returns; else that throws.
   [[nodiscard]] bool is_sound() const { return model.has_value() && faults.empty(); }

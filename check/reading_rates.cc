@@ -59,7 +59,7 @@ double seconds_to_read(const std::vector<Fd>& files, const std::vector<Piece>& p
           throw Error(ErrorCode::kInterrupted, "stopped while reading weights");
         files[pieces[i].file].read_exact(buffer.span().first(pieces[i].n_bytes), pieces[i].offset);
       } catch (...) {
-        next = pieces.size();  // the others stop
+        next = pieces.size();  // no thread takes another piece
         throw;
       }
     }

@@ -45,7 +45,7 @@ bool may_choose(const Recipe& recipe, const Checkpoint& source, const PlanOption
 /// A planned output as the engine of --for sees it.
 struct FusedView {
   bool loads = false;
-  std::set<std::string> otherwise;  ///< shared experts for which it needs the option
+  std::set<std::string> otherwise;  ///< shared experts that load only with the option
 };
 
 FusedView view_of(const Plan& plan) {

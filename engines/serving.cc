@@ -24,7 +24,7 @@ constexpr std::array<std::string_view, 4> kFiles = {
 
 void add_reference(std::string_view where, std::string_view role, const Json& reference,
                    std::vector<OwnClass>& found) {
-  if (!reference.is_string()) return;  // null: no such class, as of a fast tokenizer
+  if (!reference.is_string()) return;  // a class that is missing is null
   const std::string& text = reference.get_ref<const std::string&>();
   std::string module;
   if (text.find("--") == std::string::npos) {

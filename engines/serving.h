@@ -32,7 +32,7 @@ std::string shell_word(const std::string& text);
 struct Served {
   std::string directory;
   std::uint64_t n_bytes = 0;  ///< size of the weights
-  bool brings_code = false;   ///< own_classes() has some
+  bool brings_code = false;   ///< the model has classes of its own (own_classes())
 };
 
 /// The command with which an engine serves a checkpoint, on as many devices of 80 GB as leave a

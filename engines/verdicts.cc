@@ -325,7 +325,7 @@ std::vector<EngineVerdict> engine_verdicts(const Checkpoint& checkpoint, const E
   if (const auto unread = formats::unread_codes(checkpoint))
     return none_known(unread->first->name, "it holds codes that this version cannot read");
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
-    if (input.packed) break;  // rows are about these
+    if (input.packed) break;  // engines have rows for codes packed in words
     if (formats::is_decoded(tensor.encoding))
       return none_known(tensor.name, "it was not tried with codes of this kind");
     if (formats::is_packed_int8(tensor.encoding))
@@ -343,7 +343,7 @@ namespace {
 
 /// A name without its numbers, and the numbers.
 struct NumberedName {
-  std::vector<std::string> words;  // between numbers: one more
+  std::vector<std::string> words;  // text before, between and behind the numbers
   std::vector<std::uint64_t> numbers;
 };
 

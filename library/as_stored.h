@@ -14,7 +14,7 @@ namespace ingot::library {
 /// that the checkpoint shows: words are turned, shapes are added, zero points may be left out.
 class AsStored {
  public:
-  /// Reads the headers of such files once more; of others nothing. Keeps a reference.
+  /// Reads the headers of AWQ and GPTQ files again, and no others. Keeps a reference.
   explicit AsStored(const formats::Checkpoint& checkpoint);
 
   [[nodiscard]] std::span<const formats::StoredTensor> tensors() const;
@@ -23,8 +23,8 @@ class AsStored {
 
  private:
   const formats::Checkpoint& checkpoint_;
-  std::vector<formats::StoredTensor> original_;      // empty: as the checkpoint shows them
-  std::map<std::string, std::uint64_t> of_weights_;  // bytes of those that are shown otherwise
+  std::vector<formats::StoredTensor> original_;      // empty: the checkpoint's own list is right
+  std::map<std::string, std::uint64_t> of_weights_;  // bytes of each changed weight
 };
 
 }  // namespace ingot::library

@@ -54,7 +54,7 @@ void require_given(const void* pointer, const char* name) {
   if (pointer == nullptr) throw Error(ErrorCode::kInvalidArgument, "{} is NULL", name);
 }
 
-// Often enough for people, and seldom enough for interpreters.
+// Least time between two calls: people see no faster changes, and calls slow interpreters down.
 constexpr std::chrono::milliseconds kInterval{50};
 
 Receivers::Receivers(const ingot_run* run) : run_{} {

@@ -80,7 +80,7 @@ void require_unwritten(const ingot_checkpoint& checkpoint, const StoredTensor& s
 
 std::vector<std::string> paths_of(const Checkpoint& source) {
   std::vector<std::string> paths;
-  // Others join tensors, or change their layout.
+  // Sources of other types join tensors, or change their layout.
   if (dynamic_cast<const formats::CheckpointFiles*>(&source.bytes()) == nullptr) return paths;
   for (const formats::SourceFile& file : source.files())
     paths.push_back((source.directory() / file.name).string());

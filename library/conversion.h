@@ -41,7 +41,7 @@ struct ConvertOptions {
 
 /// Declares those that decide which tensors the output has.
 void declare_target(FlagTable& table, ConvertOptions& options);
-/// Declares the others; `job` has those of declare_job_options().
+/// Declares all other options; `job` has those of declare_job_options().
 void declare_rest(FlagTable& table, ConvertOptions& options, JobOptions& job);
 
 /// The meaning of the options, before the source is opened.

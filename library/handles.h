@@ -15,14 +15,14 @@
 
 struct ingot_checkpoint {
   std::shared_ptr<const ingot::formats::Checkpoint> source;
-  /// By file: where it is. Empty where stored tensors are no stretches of files as they are.
+  /// Path of each weights file. Empty if stored tensors are not byte ranges of these files.
   std::vector<std::string> paths;
 };
 
 struct ingot_plan {
   ingot::library::ConvertOptions options;
   ingot::JobOptions job;
-  ingot::FlagTable table;  ///< flags of both
+  ingot::FlagTable table;  ///< flags of `options` and `job`
   /// Nothing where the output is finished, and its source was deleted for it.
   std::optional<ingot::library::Conversion> conversion;
   std::string json;  ///< text of ingot_plan_json()

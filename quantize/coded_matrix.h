@@ -34,7 +34,7 @@ struct CodedMatrix {
   const std::uint8_t* scale_codes = nullptr;
   const float* scale_values = nullptr;
   std::uint64_t first_scale_row = 0;
-  std::uint64_t rows_per_matrix = 0;  ///< N; 0: there is one matrix
+  std::uint64_t rows_per_matrix = 0;  ///< N of a stack of matrices; 0: one matrix
   std::uint64_t scale_cols = 0;       ///< ceil(K / block_cols)
   std::uint64_t block_rows = 0;
   std::uint64_t block_cols = 0;

@@ -134,7 +134,7 @@ void settle_infinite_codes(const ScaledGroups& in, formats::CodeKind kind, std::
                              const std::uint8_t old = code_at<code.kBits>(codes + r * stride, c);
                              const float value = code.value(old);
                              if (!std::isinf(value * in.scales[group])) continue;
-                             // One step towards zero. The code is not the last of its sign.
+                             // The next code towards zero. REQUIRES: there is one of this sign.
                              const int step = is_integer && value < 0 ? 1 : -1;
                              put_code<code.kBits>(codes + r * stride, c,
                                                   static_cast<std::uint8_t>(old + step));

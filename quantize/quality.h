@@ -23,7 +23,7 @@ void add_fields(Sums& sums, const Sums& next) {
 /// has, which seldom have more; units are added in order of rows, then columns.
 struct QualitySums {
   std::uint64_t elements = 0;
-  std::uint64_t blocks = 0, exact_blocks = 0;  ///< groups that share a scale; without any error
+  std::uint64_t blocks = 0, exact_blocks = 0;  ///< all groups that share a scale; those of no error
   /// Cut off at the largest code: farther from it than half the step below it, and 2^-10 of that
   /// for the rounding of scale and product.
   std::uint64_t saturated = 0;

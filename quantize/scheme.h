@@ -84,7 +84,7 @@ struct Scheme {
   /// or infinite. Null: the scheme has none. `divides`: kNvfp4 only, the divisor of
   /// compressed-tensors.
   float (*global)(float amax, const EncodeOptions& options, bool divides) = nullptr;
-  /// Searches by which it may choose its scales; empty: it has none.
+  /// Searches that may choose the scales; empty for a scheme without any.
   std::span<const ScaleSearch> searches{};
   bool takes_scales = false;    ///< EncodeInput::given_scales
   bool takes_fp8_grid = false;  ///< kUe8m0 leaves nothing to search

@@ -78,7 +78,7 @@ struct Drawing {
 using Block = std::variant<Paragraph, Table, Remarks, Drawing>;
 
 struct Section {
-  std::string id, title;  ///< a text shows neither: tables have a title in their first column
+  std::string id, title;  ///< heading in HTML; a text has titles in its first column
   std::vector<Block> blocks;
 
   void add(Block block) { blocks.push_back(std::move(block)); }

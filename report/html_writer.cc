@@ -38,7 +38,7 @@ std::string styled(Style style, std::string_view text) {
   }
 }
 
-// Every entry of a list on a line of its own.
+// Returns the HTML of a cell, with each entry of a list on a line of its own.
 std::string cell_html(const Cell& cell, Column::Kind kind) {
   const bool is_name = kind == Column::Kind::kName && cell.style == Style::kPlain;
   std::string html = is_name ? name_html(cell.text) : styled(cell.style, cell.text);
@@ -47,7 +47,7 @@ std::string cell_html(const Cell& cell, Column::Kind kind) {
   return html;
 }
 
-// By Column::Kind.
+// The CSS class of a column's cells.
 std::string_view class_of(Column::Kind kind) {
   constexpr std::array kClasses = {"", " class=\"n\"", " class=\"name\""};
   return kClasses.at(static_cast<std::size_t>(kind));

@@ -52,7 +52,7 @@ struct Field {
   Column column;
   std::string path = column.title;  ///< path of the members
   Print print = {};
-  bool is_shown = true;  ///< false: the table is without it
+  bool is_shown = true;  ///< false: the table has no such column
 };
 
 /// A table of the list of rows.

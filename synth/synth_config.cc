@@ -219,7 +219,7 @@ std::string synth_config_text(const SynthOptions& options) {
   if (options.family != nullptr && !options.config.empty()) {
     Json config = parse_config(options.config, "config.json");
     set_quantization_block(parse_model_config(options.config, "config.json"), config, nullptr);
-    config.erase("auto_map");  // the code that it names is not made
+    config.erase("auto_map");  // synth writes no code that it could name
     return json_text(config);
   }
   if (options.family == nullptr || options.family->reference_config.empty()) {

@@ -92,7 +92,7 @@ struct SourceInputs {
   std::size_t n_documents = 0;  // of the text; longer ones are read in windows
   std::optional<Likelihood> text;
   std::optional<std::vector<DraftText>> draft_texts;
-  DraftOutcomes drafts;  // of the source on those
+  DraftOutcomes drafts;  // the source's outcomes on draft_texts
 };
 
 // One verification: the state that all levels share, and the report in the making.
@@ -168,7 +168,7 @@ class Verification {
     return to;
   }
 
-  // The orientation of stacks is a claim of the user's file; the program's own rows were tried.
+  // Measures the orientation of stacks, which a family file of the user claims.
   void measure_proposal(const formats::Checkpoint& source) {
     if (source.family().file_hash.empty()) return;
     for (const StackSides& sides : measure_stacks(source)) {

@@ -116,7 +116,7 @@ void ignored_quantized(const RuleInput& input) {
     return formats::joined_module(module.tensor->name, module.tensor->rule,
                                   formats::ExpertJoin::kMatrix);
   };
-  std::set<std::string> torn;  // the rule fused.scheme is about these
+  std::set<std::string> torn;  // modules that the rule fused.scheme judges
   for (const LinearModule& module : input.facts.modules) {
     if (!module.is_quantized) torn.insert(name_of(module));
   }
@@ -124,7 +124,7 @@ void ignored_quantized(const RuleInput& input) {
     for_each_misread(
         input, engine, std::mem_fn(&LinearModule::is_quantized),
         [&](const LinearModule& module, const Reading& reading) {
-          // Other reasons have rules of their own.
+          // Each other reason has a rule of its own.
           const bool is_listed = reading.because.starts_with(formats::kIgnoredLayers) ||
                                  reading.because.starts_with(formats::kModulesToNotConvert);
           if (is_listed && (reading.is_plain() || !torn.contains(name_of(module))))

@@ -14,10 +14,10 @@ using formats::Encoding;
 
 namespace {
 
-constexpr std::string_view kNaive = "naive-quantized";  // 8 bits of either kind
+constexpr std::string_view kNaive = "naive-quantized";  // FP8 or INT8
 constexpr std::string_view kMixed = "mixed-precision";
 constexpr std::string_view kPacked = "pack-quantized";
-// Besides those of the schemes that it holds.
+// Names of formats that no scheme of the dialect has.
 constexpr std::array<std::string_view, 6> kOtherFormats = {
     "dense", kNaive, kMixed, "sparse-bitmask", "sparse-24-bitmask", "marlin-24"};
 
@@ -101,7 +101,7 @@ std::string group_fault(const formats::ConfigGroups& config, std::string_view mo
                      group->scheme ? scheme_facts(*group->scheme).name : "no scheme that is known");
 }
 
-/// Plain modules that some target takes in.
+/// Reports a plain module that a target of the config matches.
 template <bool is_quantizable>
 void taken_in(const RuleInput& input, const LinearModule& module) {
   if (module.is_quantized || module.is_quantizable != is_quantizable) return;

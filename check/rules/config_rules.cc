@@ -11,7 +11,7 @@
 namespace ingot::check {
 namespace {
 
-// Words that say nothing where they are false.
+// Keys that have no effect if their value is false.
 constexpr std::array<std::string_view, 2> kIdleWhenFalse = {"act_per_tensor", "weight_per_tensor"};
 
 /// A dialect with words in config.json, the description file of which is there too; null: none.

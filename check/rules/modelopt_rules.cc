@@ -87,7 +87,7 @@ void required_keys(const RuleInput& input) {
   require(statement.is_mixed() ? "quantized_layers" : statement.list);
   if (statement.lacks_list() && statement.object.contains("quantized_layers"))
     input.report_file(statement.file, kMismatch, "has a 'quantized_layers' of no object");
-  if (std::string_view(statement.file) != kHfQuantConfig) return;  // the block has neither
+  if (std::string_view(statement.file) != kHfQuantConfig) return;  // config.json lacks these keys
   require("kv_cache_quant_algo");
   if (statement.block.algo_name().find("NVFP4") != std::string::npos) require("group_size");
 }

@@ -89,7 +89,7 @@ void types_known(const RuleInput& input) {
 
 void types_agree(const RuleInput& input, const LogicalTensor& tensor) {
   const DescribedType* type = formats::find_described_type(type_of(input, tensor));
-  if (type == nullptr) return;  // other rows say so
+  if (type == nullptr) return;  // other rules report an unknown type
   const bool is_agreed =
       type->scheme && (is_quantized(tensor) ? tensor.encoding.scheme == type->scheme
                                             : !scheme_facts(*type->scheme).quantized);

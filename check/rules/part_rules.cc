@@ -161,7 +161,7 @@ void read_as_decoders(const RuleInput& input, std::span<const LogicalTensor* con
   }
 }
 
-/// The stored tensors of these in which a scale is odd.
+/// Returns those of `scales` that hold an odd scale.
 std::set<const StoredTensor*> odd_scales(const RuleInput& input,
                                          std::span<const StoredTensor* const> scales,
                                          bool (*is_odd)(float)) {
@@ -280,7 +280,7 @@ void block_of_128(const RuleInput& input) {
       continue;
     if (count++ == 0) first = &encoding;
   }
-  // The config says it of all of them.
+  // One finding: the config has one block size for all weights.
   if (first != nullptr)
     input.report_config(kUnsupported,
                         "has {} weights in blocks of {} x {}, kernels are built for 128 x 128",

@@ -105,7 +105,7 @@ bool can_read_scales(const Checkpoint& checkpoint, const StoredTensor& tensor) {
   }
 }
 
-// Adds what follows on it.
+// Adds the values of a piece that follows.
 void append(OddValues& odd, const OddValues& next) {
   if (odd.n == 0 && next.n != 0) {
     odd.first = odd.total + next.first;
@@ -215,7 +215,7 @@ class VocabularySearch final : public formats::JsonEvents {
   }
 
   Vocabulary& found_;
-  std::vector<std::string> keys_;  // of each open object the last one; of a list none
+  std::vector<std::string> keys_;  // last key of each open object; empty for a list
 };
 
 }  // namespace

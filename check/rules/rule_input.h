@@ -34,7 +34,7 @@
 
 namespace ingot::check {
 
-// The words of all rules.
+// Names that rules use without their namespace.
 using engines::EngineLimitsMet;
 using engines::facts_of;
 using engines::has_e4m3_codes;
@@ -188,7 +188,7 @@ struct RuleInput {
   [[nodiscard]] std::optional<float> first_number(const StoredTensor& scale) const {
     return may_read(scale) ? first_scale(checkpoint, scale) : std::nullopt;
   }
-  /// find_odd_scales() of those that may be read.
+  /// find_odd_scales() of the scales that may be read.
   [[nodiscard]] std::vector<std::pair<const StoredTensor*, OddValues>> odd_scales(
       std::span<const StoredTensor* const> scales, bool (*is_odd)(float)) const {
     std::vector<const StoredTensor*> readable;

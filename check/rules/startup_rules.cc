@@ -114,7 +114,7 @@ void rope_factor(const RuleInput& input) {
     const Json& rope = json_member(keys, key);
     if (!rope.is_object()) continue;
     check_factor(input, keys, key, rope);
-    // One for each kind of layer.
+    // An object of rope parameters for each kind of layer.
     for (const auto& [kind, value] : rope.items())
       check_factor(input, keys, fmt::format("{}.{}", key, kind), value);
   }

@@ -87,7 +87,7 @@ int run_on(Ranks& ranks, const ConvertFlags& flags) {
   return code;
 }
 
-// By itself, or with the other processes of its launch.
+// Converts in this process only, or together with the other processes of its launch.
 int run_parts(ConvertFlags& flags) {
   if (!flags.part.empty()) return run_convert(flags);
   return run_launched(

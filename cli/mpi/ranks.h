@@ -67,7 +67,7 @@ class Ranks {
 
   const inference::MpiModule* module_ = nullptr;
   std::uint32_t rank_ = 0;
-  std::uint64_t words_;  // a hash
+  std::uint64_t words_;  // hash of what the user of this rank said
   std::mutex mutex_;     // guards the members below, and every call of the module
   std::vector<Last> last_;
 };

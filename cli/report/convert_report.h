@@ -28,7 +28,7 @@ inline constexpr std::string_view kAlreadyFinished =
 std::string dry_run_text(const DryRun& dry_run, bool is_whole);
 formats::Json dry_run_json(const DryRun& dry_run);
 
-/// The warnings of a plan, for documents. Those of its loader rules are in the other two.
+/// The warnings of a plan, for documents, without those of loader rules.
 formats::Json warnings_json(const convert::Plan& plan);
 /// Facts to be known before the work: a few lines, unless it `is_whole`.
 std::string remarks_text(const convert::Plan& plan, bool is_whole);

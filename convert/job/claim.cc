@@ -454,7 +454,7 @@ Claim::~Claim() {
   try {
     give_back();
   } catch (const std::exception&) {
-    // It stays, as after a kill.
+    // The claim stays, as after a kill.
   }
 }
 

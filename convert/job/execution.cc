@@ -274,7 +274,7 @@ std::set<std::string> Execution::weights_names() const {
   return weights;
 }
 
-// By this run, and those that it continues.
+// Files that this run, or a run that it continues, may replace.
 std::set<std::string> Execution::replaced_files() const {
   std::set<std::string> files(replaced_.begin(), replaced_.end());
   if (earlier_) files.merge(earlier_->found_files());

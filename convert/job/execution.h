@@ -69,7 +69,7 @@ class Execution {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   const formats::JsonValue identity_;
   const std::optional<JournalContents> earlier_;
-  const std::vector<std::string> replaced_;  // by this run
+  const std::vector<std::string> replaced_;  // old files that this run may replace
   SourceStamps stamps_;
   std::vector<std::string> names_;
   bool has_report_ = false;  // among names_

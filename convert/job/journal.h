@@ -37,7 +37,7 @@ struct JournalContents {
   bool doubtful = false;    ///< joined parts only: another run may have begun their files again
   bool publishing = false;  ///< renaming had begun
   bool replacing = false;   ///< ... over an older checkpoint (--force)
-  std::vector<std::string> published = {};  ///< ... of files of these names
+  std::vector<std::string> published = {};  ///< ... to these names
   bool inspected = false;                   ///< ... with a report of its inspection
   bool consuming = false;  ///< ... and source files that are left are deleted (--consume-source)
   std::uint64_t valid_bytes = 0;  ///< length of the readable prefix; a torn tail follows

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// More are not listed one by one.
+// The most names that a message lists.
 constexpr std::size_t kMaxNamed = 8;
 
 // A job, without the facts that a run may add to it.

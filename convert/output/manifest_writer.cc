@@ -249,7 +249,7 @@ Hash128 job_hash(const formats::Json& identity) {
 
 std::vector<formats::SideFile> copied_files(const Plan& plan) {
   std::vector<formats::SideFile> files = plan.source.side_files();
-  // It would speak of the source's codes.
+  // A description of the source's codes would be wrong next to others.
   if (!plan.is_whole_copy && !plan.is_copy())
     std::erase_if(files, [](const formats::SideFile& file) {
       return formats::is_tool_description(file.path);

@@ -16,10 +16,10 @@ namespace ingot::convert {
 /// Files by their names in the output, '/'-separated, the folders of an unfinished output apart.
 struct OldFiles {
   std::set<std::string> known;    ///< files of the earlier output: may be replaced and removed
-  std::set<std::string> unknown;  ///< all others
+  std::set<std::string> unknown;  ///< all other files there: never removed
 };
 
-/// Their names: every entry that is no folder.
+/// Names of all entries of an output that are no folders.
 std::set<std::string> output_entries(const OutputPaths& paths);
 
 /// `names`: those of the new output. `begun`: files that an earlier run of this job, or a

@@ -226,7 +226,7 @@ class SourceFindings {
     std::vector<Finding> found;
     if (kept.empty()) return found;
     for (const check::LoaderRule& row : check::loader_rules()) {
-      // A repair gives those of a set one.
+      // A repair gives fused tensors one global scale.
       const bool is_mended = row.name == "nvfp4.fused-global" && plan_.counts.rescaled > 0;
       if (!row.reads_values || is_mended) continue;
       for (Finding& finding : rules_.run(row)) {

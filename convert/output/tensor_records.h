@@ -23,7 +23,7 @@ struct TensorResult {
   std::optional<quantize::QualitySums> quality = {};
   /// The source's global scale where the output holds its reciprocal.
   std::optional<formats::RecordedGlobal> original_global = {};
-  bool inexact_global = false;  ///< ... which does not turn back into it
+  bool inexact_global = false;  ///< ... whose reciprocal is another number
 };
 
 /// The record of a logical tensor, without its stored tensors: names, action, schemes, error.
@@ -56,7 +56,7 @@ struct QualityReport {
   std::vector<Worst> worst;  ///< largest relative error first; none without error
 
   std::uint64_t exact_blocks = 0;    ///< groups that share a scale, every value kept
-  std::uint64_t rounded_blocks = 0;  ///< the others
+  std::uint64_t rounded_blocks = 0;  ///< groups in which a value was rounded
   /// Tensors that the source held quantized and that were rounded again.
   std::uint64_t rounded_twice = 0;
   std::uint64_t inexact_globals = 0;  ///< reciprocals that do not turn back

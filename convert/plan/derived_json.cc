@@ -24,9 +24,9 @@ using formats::LogicalTensor;
 
 namespace {
 
-/// Engines build the routed experts of a layer as one module, of which they are told one form. A
-/// row with one scale is a whole row, and a group too where it is as long as a usual one: the
-/// projections of experts have rows of different lengths.
+/// Engines build the routed experts of a layer as one module, and the config has one form for it.
+/// The projections have rows of different lengths: a row with one scale may be called a whole row
+/// in one of them, and a group in another, where it is as long as a group. All get one name here.
 void agree_on_rows(std::vector<formats::WrittenTensor>& written,
                    const std::vector<bool>& has_whole_rows) {
   struct Experts {
@@ -283,7 +283,7 @@ bool is_realigned(const Plan& plan) {
 }
 
 void derive_index(Plan& plan) {
-  if (plan.is_sliced()) return;  // ranks have their own
+  if (plan.is_sliced()) return;  // each rank directory has an index of its own
   if (plan.files.size() == 1 && plan.files[0].name == "model.safetensors") return;
   formats::CheckpointIndex index;
   index.frame = index_frame(plan);

@@ -127,7 +127,7 @@ namespace {
 bool can_be_taken(const formats::Checkpoint& release, const LogicalTensor& tensor) {
   const formats::SchemeFacts& facts = formats::scheme_facts(tensor.encoding.scheme);
   const formats::StoredParts& stored = tensor.encoding.stored;
-  if (facts.scale_dtype == formats::DType::kF32) return true;  // which holds all others
+  if (facts.scale_dtype == formats::DType::kF32) return true;  // F32 holds every dtype
   return release.stored()[stored[formats::Part::kScale]].dtype == facts.scale_dtype &&
          !stored.has(formats::Part::kZeroPoint) && !stored.has(formats::Part::kGroupOrder);
 }

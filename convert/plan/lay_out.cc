@@ -313,7 +313,7 @@ std::vector<std::uint32_t> ep_ranks_of(const Plan& plan, const PlannedTensor& pl
   const std::uint32_t layer = tensor.layer.value_or(0);
   if (tensor.expert) return slicing.experts.ranks_of(layer, *tensor.expert);
   const bool is_stack = is_expert_stack(role_of(tensor));
-  if (!is_stack) {  // the shared one, in a slot
+  if (!is_stack) {  // the shared expert, which has a slot
     const auto n_experts = static_cast<std::uint32_t>(plan.source.config().n_routed_experts);
     return slicing.experts.ranks_of(layer, n_experts);
   }

@@ -124,7 +124,7 @@ struct PlannedFile {
   std::string name;  ///< bare; of the first member
   std::vector<Member> members;
   std::uint32_t first_member = 0;  ///< number of the first among all members of all files
-  std::uint64_t header_bytes = 0;  ///< 8 + N
+  std::uint64_t header_bytes = 0;  ///< length field and JSON of the header
   std::uint64_t n_bytes = 0;       ///< bytes of each member
   std::vector<Joined> joined;      ///< tensors in data order; empty: each part is a stored tensor
   std::vector<PartRef> parts;      ///< parts in data order

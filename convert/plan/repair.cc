@@ -102,8 +102,8 @@ bool names_all(const formats::Dialect& dialect, const Checkpoint& source) {
   });
 }
 
-// An algorithm that is misspelt or not known: codes that look like those of another may mean other
-// values. One of two statements is enough.
+// Throws if no statement names a known algorithm: codes that look like those of one algorithm may
+// mean other values under another. One of the two statements is enough.
 void refuse_unknown_algo(const Checkpoint& source) {
   using formats::ModeloptStatement;
   std::optional<Error> unknown;
@@ -142,7 +142,7 @@ void refuse_native_names(const Checkpoint& source, const formats::Dialect& diale
 void refuse_missing_inputs(const Plan& plan, const formats::SourceActivations& said) {
   const formats::Dialect& dialect = plan.source.dialect();
   using Key = std::pair<formats::SchemeId, std::string_view>;
-  std::map<Key, std::string_view> inputs;  // the name of the part, where some have it
+  std::map<Key, std::string_view> inputs;  // name of the input scale, if any weight has one
   const auto key_of = [&](const LogicalTensor& tensor) {
     return Key(tensor.encoding.scheme,
                dialect.holds_mixtures ? formats::experts_of(tensor.name) : std::string_view());

@@ -20,8 +20,8 @@ struct RepairFacts {
   /// block scale grows.
   std::map<std::string, float> joint_globals;
   std::vector<Hash128> headers;  ///< hashes of the bytes before the data, by file of the source
-  /// True where `scale_fmt` is to say that FP8 scales are powers of two: they are, and the source
-  /// says so, or they would hardly be so by chance.
+  /// True if `scale_fmt` of the output says that FP8 scales are powers of two: all of them are, and
+  /// the source says so or they are too many for chance.
   bool power_of_two_scales = false;
 };
 

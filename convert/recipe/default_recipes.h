@@ -13,7 +13,7 @@ enum class RoleGroup : std::uint8_t {
   kShared,      ///< shared experts
   kDenseMlp,    ///< MLP of layers without experts
   kAttention,   ///< q, k, v, q_a, q_b, kv_a and o projections
-  kDenseModel,  ///< both, but linear attention, in models without experts
+  kDenseModel,  ///< MLP and attention, but not linear attention, of models without experts
   kKvB,         ///< kv_b projection, which engines take apart for MLA
   kIndexerQ,    ///< wq_b of the sparse-attention indexer
   kIndexerK,    ///< wk of the indexer, which engines join with weights_proj

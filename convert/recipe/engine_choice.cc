@@ -157,7 +157,7 @@ bool holds_all(const EngineLoad& row, const std::vector<SchemeId>& schemes, cons
   });
 }
 
-// No row is left: because of a choice of the user, or because of the mixture.
+// Throws because no row of the engine is left under the user's choices, or for this mixture.
 [[noreturn]] void refuse_choice(const EngineRow& engine, const Choices& choices, SchemeId scheme,
                                 const std::vector<const EngineLoad*>& rows) {
   std::string asked = choices.dialect.empty() ? "" : fmt::format(" --dialect {}", choices.dialect);

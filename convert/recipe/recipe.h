@@ -106,7 +106,7 @@ struct Choices {
 /// A recipe's decision about one tensor.
 struct Decision {
   const Rule* rule = nullptr;               ///< null: no rule fired
-  const Rule* spared_by = nullptr;          ///< the first that matched, and spared it
+  const Rule* spared_by = nullptr;          ///< first rule that matched and spared the tensor
   std::optional<formats::SchemeId> scheme;  ///< nullopt: keep
 };
 
@@ -148,12 +148,12 @@ std::string_view scale_search_name(quantize::ScaleSearch search);
 /// An option of a recipe that takes a word, on the command line, in YAML or in JSON.
 struct RecipeOption {
   std::string_view name;                    ///< `--search`; its key in a recipe is `search`
-  std::span<const std::string_view> words;  ///< all that there are; empty: others
+  std::span<const std::string_view> words;  ///< the words that exist; empty: any other text
   /// Sets the choice; throws kInvalidArgument, naming the option.
   void (*take)(std::string_view name, std::string_view word, Recipe& recipe);
 };
 std::span<const RecipeOption> recipe_options();
-/// The option of this name, which there is.
+/// The option of this name. REQUIRES: it exists.
 const RecipeOption& recipe_option(std::string_view name);
 /// Takes the word of an option, which is then given.
 void take_option(std::string_view name, std::string_view word, Recipe& recipe);

@@ -74,7 +74,7 @@ class StatisticsTable : public StatisticsFile {
 struct InputRange {
   float min = 0, max = 0;
   [[nodiscard]] float amax() const { return max > -min ? max : -min; }
-  /// The range of both.
+  /// Widens this range to include the other.
   void include(const InputRange& other);
 };
 

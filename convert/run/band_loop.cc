@@ -92,7 +92,7 @@ Hash128 BandLoop::hash(std::uint32_t stored) {
 void BandLoop::keep(std::uint32_t stored) {
   const std::uint64_t n_bytes = source_.stored()[stored].n_bytes;
   if (kept_.contains(stored) || n_bytes > most_kept_ - n_kept_) return;
-  kept_bytes_.reserve(most_kept_);  // so that kept bytes stay where they are
+  kept_bytes_.reserve(most_kept_);  // kept spans point into this memory
   const auto values = room_for(n_kept_ + n_bytes, kept_bytes_).subspan(n_kept_);
   read(stored, 0, values);
   n_kept_ += n_bytes;

@@ -61,7 +61,7 @@ class BandLoop final : public formats::TensorSource {
  private:
   template <typename Step>
   void for_each(const BandPlan& bands, const Step& step);
-  // In `buffer`, or where they are kept.
+  // Returns kept bytes, or reads them into `buffer`.
   std::span<const std::byte> bytes_of(std::uint32_t stored, std::uint64_t offset,
                                       std::span<std::byte> buffer) const;
 

@@ -95,7 +95,7 @@ class Encoder {
       const PlannedPart& part = planned_.parts[p];
       if (parts_[p].written() == part.n_bytes) continue;
       switch (part.part) {
-        case Part::kScale:  // one for the whole tensor
+        case Part::kScale:  // the only scale of a tensor
         case Part::kGlobal:
           parts_[p].write(std::as_bytes(std::span(&encoder_.global(), 1)));
           break;

@@ -270,7 +270,7 @@ void MemoryEncoder::finish() const {
   constexpr std::size_t kShown = 5;
   std::vector<std::string_view> missing;
   for (std::uint32_t i = 0; i < given_.size(); ++i) {
-    // First those that others wait for.
+    // First the tensors of sets that have begun.
     if (has_come_[i] == 0 && sets_[set_of_[i]].n_here > 0) missing.push_back(given_[i].name);
   }
   for (std::uint32_t i = 0; i < given_.size(); ++i) {

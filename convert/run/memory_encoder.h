@@ -106,7 +106,7 @@ class MemoryEncoder {
   std::vector<std::uint32_t> set_of_;  // by given tensor
   std::vector<char> has_come_;         // by given tensor
   std::map<std::string_view, std::uint32_t> by_name_;
-  const std::vector<char> done_;       // by tensor of the plan: none
+  const std::vector<char> done_;       // by tensor of the plan: none is done
   std::vector<TensorResult> results_;  // by tensor of the plan, of the set at hand
 };
 

@@ -56,7 +56,7 @@ MemoryPlan plan_memory(const Plan& plan, std::size_t most_threads, std::uint64_t
   std::uint64_t available = mem_limit - memory.fixed_bytes - memory.worker_bytes;
   // Reading bytes once is worth up to half of the remaining memory; the windows need the rest.
   const std::size_t n_sets = plan.fused_sets.size();
-  std::vector<std::uint64_t> sizes(n_sets);  // of sets, then of other tensors
+  std::vector<std::uint64_t> sizes(n_sets);  // bytes of each set, then of each other tensor
   for (const PlannedTensor& planned : plan.tensors) {
     if (!plan.is_read(planned)) continue;
     const bool is_in_set = planned.fused_set != PlannedTensor::kNone;

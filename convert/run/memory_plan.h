@@ -14,7 +14,7 @@ struct MemoryPlan {
   /// The bytes that each thread may keep of a fused set, between its two passes, or of another
   /// tensor (Plan::reread); what exceeds them is read again.
   std::uint64_t kept_bytes = 0;
-  std::uint64_t n_read_twice = 0, bytes_read_twice = 0;  ///< sets that are, and their bytes
+  std::uint64_t n_read_twice = 0, bytes_read_twice = 0;  ///< sets read twice, and their bytes
   std::uint64_t threads = 0;                             ///< threads that convert at once
   std::uint64_t window_bytes = 0;                        ///< one window of an output file
   std::uint64_t n_windows = 0;

@@ -101,7 +101,7 @@ class OutputFiles {
   std::size_t n_open_ = 0;
 
   std::mutex folders_mutex_;
-  std::set<std::filesystem::path> folders_;  // made, and durable
+  std::set<std::filesystem::path> folders_;  // folders that exist durably
 };
 
 }  // namespace ingot::convert

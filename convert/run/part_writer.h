@@ -63,7 +63,7 @@ class PartWriter {
   std::vector<Hash128> finish();
 
  private:
-  // A part in one row of files.
+  // The place of the part in one row of files, with its cut.
   struct Target {
     const PlannedPlace* place;
     const PlannedFile* file;
@@ -83,9 +83,9 @@ class PartWriter {
   std::vector<Target> targets_;
   std::vector<TensorHasher> hashers_;
   std::optional<shard::PartAligner> aligner_;
-  std::uint64_t written_ = 0;             // of the whole, as it comes
-  std::uint64_t scattered_ = 0;           // of the aligned whole
-  std::optional<ByteSink::Lease> lease_;  // of the prepared bytes
+  std::uint64_t written_ = 0;             // bytes of the whole taken so far
+  std::uint64_t scattered_ = 0;           // bytes of the aligned whole put so far
+  std::optional<ByteSink::Lease> lease_;  // lease of the prepared bytes
   std::size_t leased_hasher_ = 0;
   std::span<std::byte> prepared_;
   std::vector<std::vector<shard::PartCut::Run>> runs_;  // by slice, of the bytes at hand

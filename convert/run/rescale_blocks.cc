@@ -73,7 +73,7 @@ quantize::QualitySums errors_of(std::span<const std::byte> codes, const Scales& 
 TensorResult rescale_blocks(const TensorTask& task) {
   const formats::StoredParts& stored = task.tensor.encoding.stored;
   const formats::ScaleReader reader(task.source, task.tensor, task.scale_policy());
-  // Judges them, as wherever scales are kept.
+  // Reading judges the scales: a bad one throws.
   (void)reader.read({.first = 0, .n = reader.rows()});
   const float joint = *task.planned.joint_global;
   std::vector<std::byte> bytes(task.source.stored()[stored[Part::kScale]].n_bytes);

@@ -343,7 +343,7 @@ void WindowWriter::sync_if_due(bool force) {
   std::vector<std::uint32_t> dirty, complete;
   {
     const std::lock_guard lock(mutex_);
-    // The system tells once that it could not write bytes: later syncs would succeed without them.
+    // The system reports lost bytes only once: later syncs would succeed without them.
     if (failure_) return;
     synced_bytes_ = written_.n_bytes;
     items.swap(written_items_);

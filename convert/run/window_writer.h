@@ -157,7 +157,7 @@ class WindowWriter final : public ByteSink {
   struct Progress {
     std::uint64_t remaining = 0;  // bytes not yet written
     bool dirty = false;           // written since the last fdatasync
-    unsigned writing = 0;         // windows of it, by as many threads
+    unsigned writing = 0;         // windows being written, each by a thread
     std::list<Window*> complete;  // not yet being written
     bool is_ready = false;        // in ready_
   };

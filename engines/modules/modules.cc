@@ -170,7 +170,7 @@ void set_members(BuiltModule& built, std::vector<Member> members) {
     const std::uint32_t first = std::ranges::min(members, {}, &Member::expert).expert;
     std::erase_if(members, [&](const Member& member) { return member.expert != first; });
   } else if (members.front().name == built.name) {
-    return;  // made of one layer
+    return;  // the module is one stored layer
   }
   std::ranges::stable_sort(members, {}, &Member::role);
   for (const Member& member : members) built.members.emplace_back(member.name);
@@ -413,7 +413,7 @@ bool ListableNames::has_any(const std::string& entry) const {
     if (entry.starts_with("re:") || entry.find_first_of("*?") != std::string::npos)
       pattern.emplace(entry);
   } catch (const Error&) {
-    return true;  // other rules tell of it
+    return true;  // a rule of its own reports this expression
   }
   return std::ranges::any_of(names_, [&](const std::string& name) {
     return pattern ? pattern->matches(name) : name.find(entry) != std::string::npos;

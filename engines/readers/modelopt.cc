@@ -191,7 +191,7 @@ Reader read_modelopt_block(const ReaderInput& in) {
     const std::string& name = in.layer(module).name;
     const Exclusion exclusion = block.exclusion_of(name);
     if (exclusion == Exclusion::kWhole) return read_plain("excluded modules");
-    // A module that is excluded only for others is under the algorithm all the same.
+    // A module that only other engines exclude has the algorithm here.
     const StorageRow* algo = exclusion == Exclusion::kNone
                                  ? block.algo_of(name)
                                  : find_storage(in.checkpoint.dialect(), block.algo_name());

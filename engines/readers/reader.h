@@ -35,8 +35,8 @@ struct Reader {
   /// The modules of which the config is asked; others are always plain.
   enum class Asks : std::uint8_t {
     kQuantizable,  ///< modules that the engine may build quantized
-    kHeads,        ///< these, and heads
-    kAll,          ///< all; the closure tells of each
+    kHeads,        ///< quantizable modules, and heads
+    kAll,          ///< every module; the closure decides about each
   };
 
   /// The reading of all modules alike, where the engine refuses the whole config or ignores it.

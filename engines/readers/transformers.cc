@@ -38,7 +38,7 @@ bool is_plain_letter(char letter) {
 /// An entry of FP8's list: quantizers/quantizers_utils.py:26.
 class LeftOut {
  public:
-  /// Throws for what is no expression.
+  /// Throws for an entry that is no valid expression.
   explicit LeftOut(std::string entry) : entry_(std::move(entry)) {
     if (!std::ranges::all_of(entry_, is_plain_letter))
       pattern_.emplace(std::string(kExpression).append(entry_));

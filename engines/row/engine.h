@@ -21,7 +21,7 @@ enum class EngineScope : std::uint8_t {
   kAny,
   kExperts,  ///< routed experts, which engines load as one module
   kLinears,  ///< all other linear layers
-  // Weights that have a further property, whatever their widths.
+  // Weights with a property that does not depend on their widths.
   kOrdered,            ///< weights whose columns have an order of groups
   kAsymmetricExperts,  ///< routed experts that have zero points
   kRowScaledExperts,   ///< routed experts that have one scale a row, and no groups
@@ -46,7 +46,7 @@ enum class EngineScope : std::uint8_t {
   kOddGroupExperts,    ///< routed experts with such groups
   kUnevenGroups,       ///< AWQ's groups of no multiple of 32 columns, but in experts
   kNoZeroPoints,       ///< AWQ of a config without zero points, but experts; not of models in F16
-  kNoZeroPointsOfAwq,  ///< such weights, but those of AutoRound
+  kNoZeroPointsOfAwq,  ///< AWQ without zero points, but of AutoRound
   kNoZeroPointExperts,  ///< routed experts in AWQ without zero points, but of AutoRound
   kNotHalfExperts,      ///< routed experts, but of models in F16
   // Weights of some widths, on so many ranks.
@@ -100,7 +100,7 @@ struct EngineWeight {
   /// has them, 0 for rows; 0 bits: packed by none of these.
   std::uint64_t packed_bits = 0, packed_group = 0;
   bool is_auto_round = false;
-  bool says_no_zero_points = false;  ///< AWQ whose config says that codes have none
+  bool says_no_zero_points = false;  ///< AWQ with `zero_point` false in its config
   bool is_in_half = false;           ///< the model computes in F16, by its config
   FusedOtherwise fused_otherwise = FusedOtherwise::kNo;
   bool is_tied = false;     ///< embedding is the head too
@@ -248,7 +248,7 @@ struct EngineRow {
   /// Rows of one scheme are in the order in which --for takes them.
   std::span<const EngineLoad> loads;
   std::span<const EngineLimit> limits;
-  /// docs/engines.md says how families were tried; of those without a row nothing is known.
+  /// Families that were tried (docs/engines.md). Nothing is known about a family without a row.
   std::span<const EngineFamily> families;
   /// Families of an engine that is written for some families only; empty: any.
   std::span<const std::string_view> written_for = {};

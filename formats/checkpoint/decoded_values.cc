@@ -216,7 +216,7 @@ class DecodedBytes final : public ForwardedBytes {
   }
 
   const std::map<std::uint32_t, CodedWeight> weights_;  // weights by the number of the codes
-  const std::map<std::uint32_t, SeenNumbers> numbers_;  // numbers by their own number
+  const std::map<std::uint32_t, SeenNumbers> numbers_;  // viewed numbers by stored tensor
 };
 
 }  // namespace

@@ -37,7 +37,7 @@ struct PackedNaming {
   bool is_stacked = false;  ///< true: stacks [experts, rows, blocks of a row, bytes of a block]
 };
 std::span<const PackedNaming> packed_namings();
-/// The one by which a stored tensor is called; null for any other tensor.
+/// The row whose suffix a stored tensor's name has; null for any other tensor.
 const PackedNaming* find_packed(const StoredTensor& stored);
 
 /// The shape of stored codes as rows: [..., rows, elements], blocks put together.

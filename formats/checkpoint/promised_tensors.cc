@@ -31,7 +31,7 @@ constexpr RoleSet kIndexerOnly = {Role::kIndexerQ, Role::kIndexerK, Role::kIndex
 // The tensors that are here, by name and by layer.
 struct Present {
   std::unordered_set<std::string_view> names;  // names of weights, whatever their codes are called
-  std::deque<std::string> spelled;             // those of weights that were not understood
+  std::deque<std::string> spelled;             // names of weights that were not recognized
   std::set<std::uint32_t> layers;              // layers with at least one tensor
   std::set<std::uint32_t> stacked_layers;      // layers with experts in one tensor
 };
@@ -288,7 +288,7 @@ std::string kind_of_name(std::string_view name) {
   return fmt::format("{}", fmt::join(words, "."));
 }
 
-/// Buffers are none: masks (BOOL) and positions (I64).
+/// True if a tensor may be a weight matrix: not a buffer of masks (BOOL) or positions (I64).
 bool may_be_matrix(const Checkpoint& checkpoint, const LogicalTensor& tensor) {
   const DType dtype = checkpoint.stored()[tensor.encoding.stored.weight()].dtype;
   return tensor.shape.size() >= 2 && dtype != DType::kBool && dtype != DType::kI64;

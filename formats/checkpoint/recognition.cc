@@ -210,7 +210,7 @@ class Pairing {
 
   Draft& draft_;
   const std::vector<bool>& is_unread_;
-  bool has_zero_zero_points_;  // those that integers have are zeros
+  bool has_zero_zero_points_;  // zero points of integer codes are all zero
   bool quantizes_outputs_;     // false: output scales are those of a cache
   PairedParts paired_;
 };
@@ -713,7 +713,7 @@ class Recogniser {
   }
 
   Draft& draft_;
-  const NameGrammar grammar_;          // tells which weights are fused in one
+  const NameGrammar grammar_;          // names say which weights are fused
   const std::vector<bool> is_unread_;  // by stored tensor: of a weight in a form that is not read
   bool claims_blocks_;                 // `block` is no default
   bool is_fp8_, is_quark_;

@@ -257,7 +257,7 @@ std::optional<SaidLayers> linear_layers_by_step(const ConfigKeys& keys) {
           .key = key,
           .layers = key == kPeriod ? linear_by_period(keys, n) : linear_by_group(keys, key, n)};
     } catch (const Error&) {
-      return std::nullopt;  // reading the config has refused it
+      return std::nullopt;  // an invalid config has been refused earlier
     }
   }
   return std::nullopt;

@@ -18,7 +18,7 @@ using M = ModelConfig;
 
 // Rows of kModel have the keys that loaders read (vLLM, SGLang, transformers, and families here).
 struct Line {
-  std::string_view spellings;  ///< spellings with blanks between them
+  std::string_view spellings;  ///< spellings of the key, separated by blanks
   KeyType type = kAny;
   KeySense sense = kElsewhere;
   KeyField field = {};

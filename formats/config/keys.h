@@ -17,7 +17,7 @@ namespace ingot::formats {
 
 /// A value that a key may have; ConfigKeys refuses others.
 enum class KeyType : std::uint8_t {
-  kAny,    ///< any value, which its readers judge
+  kAny,    ///< value of any type, judged by its readers
   kFlag,   ///< true or false
   kWord,   ///< a string
   kReal,   ///< a number from 0 on

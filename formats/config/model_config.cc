@@ -57,7 +57,7 @@ void keep(const std::string& key, LayerNumber number, ModelConfig& model) {
   if (!number.by_layer.empty()) model.by_layer[key] = std::move(number.by_layer);
 }
 
-/// Every field that a row has.
+/// Reads every field that has a row in the table.
 void read_fields(const ConfigKeys& keys, ModelConfig& model) {
   for (const KeyRow& row : key_rows()) {
     const std::string& key = row.key();

@@ -38,7 +38,7 @@ struct Translation {
   std::vector<std::pair<std::string, Json>> values;
   std::vector<const char*> words;  ///< saved words with this meaning
   bool is_rule = false;            ///< true: holds whatever the released keys say
-  bool are_apart = false;          ///< true: one value holds without the others
+  bool are_apart = false;          ///< true: each key is valid by itself
   bool stay = false;               ///< the words have a meaning of their own, too
 };
 using Translated = std::optional<Translation>;
@@ -343,7 +343,7 @@ Translated linear_words(const Json& keys) {
     said.values.emplace_back(released, value);
     said.words.push_back(word);
   }
-  // Without a bound the gate is not the safe one.
+  // The gate is the safe one if the config has a lower bound.
   const auto bound = keys.find("linear_lower_bound");
   if (is_of(keys, "glm5_next") && bound != keys.end())
     said.values.emplace_back("linear_attn_config.safe_gate", !bound->is_null());

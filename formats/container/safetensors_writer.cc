@@ -14,7 +14,7 @@ namespace {
 
 /// Appends `value` as a JSON string with its quotes.
 void append_string(std::string_view value, std::string& text) {
-  // Nearly all names are their own spelling.
+  // Nearly all names need no escape.
   const bool is_plain = std::ranges::all_of(
       value, [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; });
   if (is_plain) {

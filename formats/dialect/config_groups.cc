@@ -306,7 +306,7 @@ std::optional<SchemeId> scheme_of_arguments(const Json& weights) {
   return std::nullopt;
 }
 
-/// The receiver of faults: a list, or, for faults that leave no sense, the caller.
+/// Takes faults: puts them into a list, or throws those after which the config has no meaning.
 class ConfigGroups::Faults {
  public:
   explicit Faults(std::vector<std::string>* list) : list_(list) {}
@@ -317,7 +317,7 @@ class ConfigGroups::Faults {
     if (list_ == nullptr) throw corrupt_groups(fact);
     add(std::move(fact));
   }
-  /// True if one more expression is taken. A reader without a list of faults takes all.
+  /// True if one more expression may be read. Without a list of faults there is no limit.
   bool takes_pattern() {
     if (list_ == nullptr || ++n_patterns_ <= kMaxPatterns) return true;
     if (n_patterns_ == kMaxPatterns + 1) {

@@ -39,7 +39,7 @@ struct ConfigGroup {
   /// chosen.
   std::array<std::uint64_t, 2> block = {0, 0};
   bool has_zero_points = false, has_group_order = false;
-  std::optional<Activations> activations;  ///< nullopt where they are no arguments
+  std::optional<Activations> activations;  ///< activations of the group; nullopt: no arguments
 };
 
 /// The `config_groups` and `ignore` of a compressed-tensors block, as engines match modules against
@@ -108,7 +108,7 @@ class ConfigGroups {
     std::unordered_map<std::string, std::size_t> places;
     std::vector<std::pair<Pattern, std::size_t>> patterns;
     std::vector<std::string> texts;   // texts by place
-    std::vector<std::size_t> groups;  // groups that entries mean, by place
+    std::vector<std::size_t> groups;  // group of each entry, by its place
     std::shared_ptr<Found> found;     // places that were found; copies share them
 
     Entries();

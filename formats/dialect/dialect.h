@@ -81,8 +81,8 @@ struct StorageRow {
 /// How engines of a dialect treat a head of the model (Silence::kHead).
 enum class Heads : std::uint8_t {
   kPlain,      ///< always plain
-  kByName,     ///< quantized if the config names it
-  kBySilence,  ///< quantized unless the config leaves it out
+  kByName,     ///< head that is quantized if the config names it
+  kBySilence,  ///< head that is quantized unless the config excludes it
 };
 
 /// One logical tensor of an output.
@@ -114,7 +114,7 @@ struct SaidForm {
   std::optional<SchemeId> scheme;          ///< scheme, if one of ours; kBf16 for any plain one
   std::optional<Activations> activations;  ///< activations, if they are said
   std::string because;                     ///< entry that says so
-  bool has_zero_points = false;            ///< integers need them
+  bool has_zero_points = false;            ///< zero points that integer codes need
   /// True if there is one scale a row, where the scheme has groups of a chosen length.
   bool has_row_scales = false;
   /// True if activations stay as they are: a scale of the input that is stored all the same

@@ -108,7 +108,7 @@ namespace {
 struct AutoRoundPacking {
   std::string_view format;
   const Dialect* dialect;
-  bool is_gptq_v2 = false;  ///< zero points as they are
+  bool is_gptq_v2 = false;  ///< true: zero points are stored without the offset of 1
 };
 constexpr std::array kAutoRoundPackings = {
     AutoRoundPacking{"auto_round:auto_awq", &kAwqDialect},

@@ -45,7 +45,7 @@ struct InputMajorOverride {
 
 /// The form of a checkpoint's weights, and of those that differ.
 struct InputMajorLayout : InputMajorForm {
-  std::vector<InputMajorOverride> overrides;  ///< the first that matches holds
+  std::vector<InputMajorOverride> overrides;  ///< overrides by module; the first that matches holds
 
   [[nodiscard]] const InputMajorOverride* override_of(std::string_view module) const;
   [[nodiscard]] InputMajorForm form_of(std::string_view module) const;

@@ -62,14 +62,14 @@ class ModeloptBlock {
 /// One of the two places in which a checkpoint says how it is quantized, with the list that engines
 /// read there.
 struct ModeloptStatement {
-  /// hf_quant_config.json; of null or without its section it does not exist.
+  /// The statement of hf_quant_config.json. It does not exist if `description` lacks its section.
   static ModeloptStatement of_file(const Json& description);
   /// The block in config.json, which is flat; one that has the form of the file is read as that.
   static ModeloptStatement of_config(const Json& block);
 
   bool exists;
-  const Json& object;               ///< empty where it does not exist
-  const char* file;                 ///< file that has it
+  const Json& object;               ///< object of the block; empty: there is none
+  const char* file;                 ///< file that has the statement
   const char* list;                 ///< the key of modules that are left out
   std::vector<std::string> faults;  ///< faults of lists that are none, as of ModeloptBlock
   ModeloptBlock block;

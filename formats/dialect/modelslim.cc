@@ -43,7 +43,7 @@ constexpr std::array kTypes = {
     DescribedType{"W8A8_MIX", SchemeId::kInt8Channel, Activations::kStatic, kMixParts},
     DescribedType{kModelslimStorage[1].config_name, SchemeId::kInt8Channel, Activations::kStatic,
                   kStaticParts},
-    // These never name the whole.
+    // Types of single tensors: never of a whole model.
     DescribedType{kFloat, SchemeId::kBf16},
     DescribedType{"W8A16", SchemeId::kInt8Channel},
     DescribedType{"W16A16S", std::nullopt},

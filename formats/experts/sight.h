@@ -47,7 +47,7 @@ class Sight {
 
   /// A stored tensor of this name and shape; all else is that of the origin of its first piece.
   std::uint32_t add(std::string name, Shape shape, View view);
-  /// A stored tensor as it is.
+  /// Adds a stored tensor unchanged.
   std::uint32_t keep(std::uint32_t stored);
   /// Adds a weight as it is, with its parts.
   void keep(LogicalTensor tensor);

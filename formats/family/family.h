@@ -51,7 +51,7 @@ enum class Presence : std::uint8_t {
 /// How engines build a linear layer that releases leave plain, where the quantization config does
 /// not mention it. Layers that a release quantizes are always kQuantized.
 enum class Silence : std::uint8_t {
-  kPlain,      ///< every engine builds it plain
+  kPlain,      ///< tensor that every engine builds plain
   kHead,       ///< head of the model, which depends on the dialect (Dialect::heads)
   kQuantized,  ///< some engine builds it as a quantized layer, and loads garbage without a word
   kListed,     ///< layer as kQuantized, which releases do not list: judged only in our outputs
@@ -98,7 +98,7 @@ struct TensorRule {
   /// FP8 linear unless the config says otherwise.
   bool fp8_by_default = false;
   Silence silence = Silence::kPlain;
-  /// True for a head that engines load quantized too, as a release of this family has it.
+  /// True for a head that a release of this family quantizes, so that engines load it quantized.
   bool may_be_quantized = false;
   Cut cut = Cut::kReplicated;
   /// Lengths of the parts of the cut side, where it has several that are cut each by itself. Empty:

@@ -483,7 +483,7 @@ class Table final : public FamilyTable {
   std::vector<std::string> model_types_;
   JsonValue defaults_;
   const Family* base_ = nullptr;
-  // Rows point to these.
+  // The widths that rows of the family point to.
   NamedWidths widths_;
   std::vector<NameAlias> aliases_;
   std::deque<std::string> patterns_;

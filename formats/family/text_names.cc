@@ -74,7 +74,7 @@ bool has_word(const std::vector<std::string>& words, std::string_view word) {
   return std::ranges::find(words, word) != words.end();
 }
 
-/// First words behind `model.` in the rows of a family, but those with which other rows begin.
+/// First words after `model.` in the rows of a family, without first words of its other rows.
 std::vector<std::string> words_behind_model(const Family& family) {
   std::set<std::string> behind, others;
   for (const TensorRule& rule : family.rules) {

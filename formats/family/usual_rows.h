@@ -19,7 +19,7 @@ inline constexpr std::array<std::string_view, 5> kFuseWords = {"none", "qa_kva",
 struct UsualRow {
   Cut cut = Cut::kReplicated;
   Fuse fuse = Fuse::kNone;
-  bool is_linear = false;  ///< an FP8 release quantizes it
+  bool is_linear = false;  ///< true: FP8 releases quantize tensors of the role
   /// Likely widths of outputs and inputs, with ", " between them, the usual one first; empty: none
   /// is usual, or there are no inputs.
   std::string_view out = {}, in = {};

@@ -196,7 +196,7 @@ Place place_of(std::string_view pattern, const std::vector<std::string_view>& wo
       }))
     return Place::kRecurrent;
   if (any([](std::string_view word) { return word == "mixer"; })) return Place::kMixer;
-  // Norms before attention have its name too.
+  // Norms before attention have `attention` in their names too.
   const bool is_of_attention = any([](std::string_view word) {
     return word == "attn" || word.ends_with("_attn") || word.ends_with("attention");
   });

@@ -62,7 +62,7 @@ class Width {
   /// One step of a machine with a stack.
   struct Step {
     Kind kind{};
-    std::uint64_t number = 0;  ///< kNumber: itself; kKey: its default
+    std::uint64_t number = 0;  ///< kNumber: the number; kKey: the default of the key
     std::string key = {};      ///< kField, kKey
     std::uint64_t ModelConfig::*field = nullptr;
     friend bool operator==(const Step&, const Step&) = default;

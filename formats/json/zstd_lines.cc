@@ -149,7 +149,7 @@ Hash128 read_zstd_lines(const std::filesystem::path& path,
       const std::size_t newline = text.find('\n');
       const std::string_view rest = text.substr(0, newline);
       if (rest.size() > kMaxLineBytes - line.size()) limit("has a line of more than 16 MiB");
-      // Most lines lie in one piece.
+      // Most lines lie within one decompressed piece.
       const bool is_whole = line.empty() && newline != std::string_view::npos;
       if (!is_whole) line += rest;
       if (newline == std::string_view::npos) break;

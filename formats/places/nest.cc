@@ -275,7 +275,7 @@ class Gathering {
   std::span<const Step> steps_;
   std::uint64_t per_byte_;
   const ReadPiece& read_;
-  std::vector<std::uint64_t> sizes_;  // units of one turn
+  std::vector<std::uint64_t> sizes_;  // units of one turn of each step
   std::size_t first_turned_;
   Scratch slab_, turns_;
 };

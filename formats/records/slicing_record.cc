@@ -76,7 +76,7 @@ void require_sound(const SliceRecord& slice, std::string_view where) {
   if (slice.is_zeroed && (slice.axis >= 0 || !slice.experts.empty()))
     fail_json(where, "is zeroed and cut at once");
   if (!slice.experts.empty()) {
-    // A stack, or numbers, one a matrix.
+    // A stack of matrices, or one number for each matrix.
     if (slice.whole.empty() || slice.axis == 0)
       fail_json(where, "has experts, but is no stack of them");
     if (!is_ascending(slice.experts) || slice.experts.back() >= slice.whole[0])

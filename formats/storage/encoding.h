@@ -84,8 +84,8 @@ struct SchemeFacts {
   CodeKind code = CodeKind::kPlain;
   std::uint32_t code_bits = 0;  ///< bits of one code; 0 for raw
   bool quantized = false;       ///< false for plain floating point and raw
-  /// Rows and columns that share a scale, 0 for all of them; of released models where a checkpoint
-  /// may choose. Both 0 for schemes without scales as well.
+  /// Rows and columns that share a scale; 0: all of them. Where a checkpoint may choose, the
+  /// numbers are those of released models. Both are 0 for schemes without scales as well.
   std::uint64_t group_rows = 0, group_cols = 0;
   /// A checkpoint chooses how many columns share a scale, tensor by tensor: the scale's shape says.
   bool chooses_cols = false;

@@ -47,7 +47,7 @@ std::string did_you_mean(std::string_view word, const Rows& rows, const Name& na
 struct Spoken {
   std::string_view word, means;
 };
-/// `; MEANS` for a word of these rows, else did_you_mean().
+/// Returns `; MEANS` for a word that `spoken` has, else did_you_mean().
 std::string meaning_of(std::string_view word, std::span<const Spoken> spoken,
                        std::span<const std::string_view> choices);
 

@@ -110,7 +110,7 @@ class KvCache {
   // layer.
   std::vector<std::vector<CacheStream>> layers_;
   std::vector<std::vector<std::size_t>> offsets_;  // offsets in a slab, per layer and stream
-  std::vector<std::size_t> state_offsets_;         // per layer, in values; one more: their end
+  std::vector<std::size_t> state_offsets_;         // per layer, in values, and the end
   std::size_t slab_bytes_ = 0, max_slabs_ = 0;
   std::vector<HeldBytes> slabs_;  // taken so far, in use or free
   std::vector<std::size_t> free_slabs_;

@@ -28,7 +28,7 @@ using jinja::Template;
 namespace {
 
 constexpr std::uint64_t kMaxTemplateFileBytes = std::uint64_t{1} << 20U;
-// It may list every added token.
+// tokenizer_config.json may list every added token.
 constexpr std::uint64_t kMaxTokenizerConfigBytes = std::uint64_t{64} << 20U;
 
 constexpr std::string_view kTemplate = "template";

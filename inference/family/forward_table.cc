@@ -32,7 +32,7 @@ ModelConfig with_expert_width(const formats::Family& family, const ModelConfig& 
   return known;
 }
 
-// The activation of MLPs, which the file says among the only values.
+// The activation of MLPs: the only value of `hidden_act` that the family's file allows.
 std::string_view activation_of(const Forward& forward) {
   const auto said =
       std::ranges::find(forward.only, "hidden_act", &formats::ForwardParameters::value_type::first);

@@ -48,7 +48,7 @@ struct DecoderSpec {
   explicit DecoderSpec(const formats::ModelConfig& config, std::string_view activation = "silu");
 
   const formats::ModelConfig& config;
-  formats::JsonFields fields;  ///< keys of the config, as spec_fields() returns them
+  formats::JsonFields fields;  ///< parameters by config key, from spec_fields()
   ModelSpec spec;              ///< model without its layers
   std::vector<bool> is_moe;    ///< per layer, MTP layers included
   MlpSpec dense;

@@ -55,7 +55,7 @@ MixerMemory most_of_blocks(const ModelSpec& spec, std::size_t threads, std::uint
 std::uint64_t step_memory(const ModelSpec& spec, std::uint64_t rows, std::uint64_t longest,
                           std::size_t threads) {
   constexpr std::size_t kQueryBlock = 32;
-  // States per row: the residual and its norm, and the inputs that blocks keep for others.
+  // States per row: the residual and its norm, and inputs of a block that later blocks read.
   std::size_t states = 4;
   for (const LayerSpec& layer : spec.layers) {
     const bool keeps = std::ranges::any_of(
@@ -147,7 +147,7 @@ RunMemory stream_memory(const formats::Checkpoint& source, Profile profile,
     need.resident = std::max(need.resident, layer.resident);
     need.experts = std::max(need.experts, layer.experts);
     need.two_experts = std::max(need.two_experts, layer.two_experts);
-    // In addition to the layer's own, keys of earlier ones that are still read.
+    // The layer's own keys, and those of earlier layers that are still read.
     std::uint64_t caches = cache_of(l);
     for (std::size_t before = 0; before < std::min(l, spec.n_main); ++before) {
       if (spec.last_reader(before) >= l) caches += cache_of(before);

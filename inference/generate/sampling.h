@@ -43,7 +43,7 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
 struct GenerationConfig {
   bool do_sample = false;
   SamplingOptions sampling;
-  std::vector<std::int32_t> eos;  ///< any of them ends an answer
+  std::vector<std::int32_t> eos;  ///< tokens that end an answer
   std::optional<std::size_t> max_new_tokens;
 };
 

@@ -38,7 +38,7 @@ struct MatmulTask {
   /// kTileM, 16], of which the last may lack rows.
   const float* x = nullptr;
   std::size_t x_stride = 0;
-  MatrixView<const float> rows;  ///< x as the caller has it
+  MatrixView<const float> rows;  ///< x in the layout of the caller
   MatrixView<float> y;
 };
 

@@ -28,7 +28,7 @@ HWY_INLINE Floats power_of_two(Integers n) {
   return hn::BitCast(kFloats, hn::ShiftLeft<23>(hn::Add(n, hn::Set(kIntegers, 127))));
 }
 
-/// exp_f32; a NaN stays some NaN.
+/// exp_f32 of each lane; NaN gives some NaN.
 HWY_INLINE Floats exponential(Floats x) {
   const Floats round = hn::Set(kFloats, kRoundToInteger);
   const Floats sum = hn::Add(hn::Mul(x, hn::Set(kFloats, kInverseLn2)), round);

@@ -78,7 +78,7 @@ DecoderLayer::DecoderLayer(const WeightStore& store, const StepContext& context,
     Block& own = blocks_.emplace_back(Block{.body = load(weights, context, block.body, experts)});
     own.input_of = block.input_of;
     if (!block.input_of && block.norms_input) {
-      // A layer of one block has one norm.
+      // A layer with a single block has only the input norm.
       const bool is_first = is_mixer || spec.blocks.size() == 1;
       own.norm = is_first ? norm(Role::kInputNorm, FineRole::kInputNormBias)
                           : norm(Role::kPostAttentionNorm, FineRole::kPostAttentionNormBias);

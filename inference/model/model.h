@@ -24,7 +24,7 @@ struct ModelOptions {
   Profile profile = Profile::kNative;
   AttentionForm form = AttentionForm::kAuto;
   std::size_t threads = 1;
-  /// Bytes for weights; the rest that other weights leave holds experts. 0: all that is needed.
+  /// Most bytes for weights; experts get what other weights leave of it. 0: no limit.
   std::uint64_t weight_limit = 0;
   /// Leave the layers for multi-token prediction out.
   bool without_mtp = false;

@@ -98,7 +98,7 @@ std::uint64_t expert_budget(const WeightNeed& need, std::uint64_t limit) {
 void reserve_rows(const StepRows& rows, KvCache& cache) {
   for (std::size_t i = 0; i < rows.runs.size(); ++i) {
     const SequenceRun& run = rows.runs[i];
-    if (i > 0 && rows.runs[i - 1].sequence == run.sequence) continue;  // this run follows it
+    if (i > 0 && rows.runs[i - 1].sequence == run.sequence) continue;  // the sequence is done
     if (run.first_position > cache.length(run.sequence)) {
       throw Error(ErrorCode::kInvalidArgument,
                   "a row at position {} of a sequence of which {} tokens are cached",

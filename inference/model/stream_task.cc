@@ -11,7 +11,7 @@ namespace {
 
 constexpr Collective kNextTask = {.group = Group::kWorld, .name = "next task"};
 
-// Kind, layer, how many rows, shape of the states; then the rows as numbers, and the states.
+// A message: kind, layer, number of rows, shape of the states; then the rows, and the states.
 using Head = std::array<std::uint64_t, 5>;
 using PlainRow = std::array<std::uint32_t, 5>;
 

@@ -12,7 +12,7 @@
 
 namespace ingot::inference {
 
-/// Ranks that meet.
+/// The ranks that take part in a collective.
 enum class Group : std::uint8_t {
   kTensor,    ///< ranks that hold the same tokens
   kExpert,    ///< ranks of a stage whose experts together are all of them, once
@@ -94,7 +94,7 @@ class Comm {
   [[nodiscard]] const TrafficByCollective& traffic() const { return traffic_; }
 
  protected:
-  /// The two halves. `what` is for messages, and to notice ranks in different collectives.
+  /// Both halves of exchange(). `what` is named in errors, such as ranks in different collectives.
   virtual void begin_exchange(const Collective& what, std::vector<Bytes> send) = 0;
   virtual std::vector<Bytes> end_exchange(const Collective& what) = 0;
   /// Counts a meeting, and returns the traffic to add to; for collectives that are no exchange.

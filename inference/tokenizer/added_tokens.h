@@ -44,8 +44,8 @@ struct AddedToken {
   std::int32_t id = 0;
   std::string content;
   bool single_word = false;  ///< found only where its neighbours are no word characters
-  bool left_strip = false;   ///< white space before it belongs to it
-  bool right_strip = false;  ///< white space behind it belongs to it
+  bool left_strip = false;   ///< the token takes white space before it
+  bool right_strip = false;  ///< the token takes white space behind it
   bool normalized = false;   ///< found in the normalized text, itself normalized
   bool special = false;      ///< left out when decoding without special tokens
 };

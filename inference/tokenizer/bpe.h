@@ -40,7 +40,7 @@ class Vocabulary {
   void add(std::string_view text, const formats::Json& id, const Component& model);
 
   std::unordered_map<std::string, std::int32_t, Hash, std::equal_to<>> ids_;
-  std::vector<const std::string*> texts_;  // keys of ids_, which stay where they are
+  std::vector<const std::string*> texts_;  // pointers to the keys of ids_, which never move
 };
 
 /// The id in a field of the file; throws kLimit when it is too large, kCorrupt when it is no id.

@@ -113,7 +113,7 @@ class StripStage final : public DecodeStage {
     std::string text;
     for (; !chunk.empty(); chunk.remove_prefix(code_point_at(chunk, 0).n_bytes)) {
       if (stop_ > 0 && chunk.starts_with(character_)) {
-        // Only the last `stop_` may go, so an earlier one stays.
+        // At the end at most `stop_` characters are removed, so an earlier one can be given out.
         if (n_held_ == stop_) {
           text += character_;
         } else {

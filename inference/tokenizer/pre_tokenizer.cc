@@ -31,7 +31,7 @@ enum class SplitBehavior : std::uint8_t {
   kMergedWithNext,      ///< a match starts the piece after it
   kContiguous,          ///< matches that touch are one piece
 };
-/// Their names in tokenizer.json.
+/// Names of the behaviors in tokenizer.json.
 constexpr std::array<std::string_view, 5> kBehaviors = {"Isolated", "Removed", "MergedWithPrevious",
                                                         "MergedWithNext", "Contiguous"};
 

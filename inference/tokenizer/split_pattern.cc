@@ -21,7 +21,7 @@
 namespace ingot::inference {
 namespace {
 
-// Real ones stay below 2 KiB.
+// Published patterns are shorter than 2 KiB.
 constexpr std::size_t kMaxPatternBytes = 32'768;
 constexpr unsigned kMaxDepth = 256;  // depth of groups and classes
 

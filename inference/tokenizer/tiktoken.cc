@@ -35,7 +35,7 @@ constexpr std::array<ClassPattern, 1> kPatterns{{
                           R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
 }};
 constexpr std::size_t kControlTokens = 256;
-constexpr std::size_t kLongestLine = 4096;  // real ones have less than 200
+constexpr std::size_t kLongestLine = 4096;  // published files have lines below 200 bytes
 
 [[noreturn]] void refuse_line(std::size_t line, std::string_view fault) {
   throw Error(ErrorCode::kCorrupt, "line {} {}", line, fault);

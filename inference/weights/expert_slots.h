@@ -71,7 +71,7 @@ class ExpertSlots {
     Phase phase = Phase::kAbsent;
     std::size_t holders = 0;
     std::uint64_t last_use = 0, last_visit = 0;
-    std::uint64_t wanted_in = 0;  ///< list, 0: none
+    std::uint64_t wanted_in = 0;  ///< number of the list that wants it; 0: none
     std::uint64_t wanted_at = 0;
     std::shared_ptr<const Expert> expert;
     std::exception_ptr failure;

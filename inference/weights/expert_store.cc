@@ -226,13 +226,13 @@ struct ExpertStore::State {
   ExpertShape shape;
   std::size_t threads;
 
-  // Everything in memory: by slot. Else empty.
+  // All experts by slot, if everything is in memory; else empty.
   std::vector<std::shared_ptr<const Expert>> resident;
   std::uint64_t resident_bytes = 0;
   std::atomic<std::uint64_t> resident_hits = 0;
 
   std::shared_ptr<Shared> shared;  // null when everything is in memory
-  std::jthread background;         // the last member: ends before the others
+  std::jthread background;         // last, so that it ends before the rest is destroyed
 };
 
 // Whole experts side by side; each is too small to be worth several threads.

@@ -15,7 +15,7 @@ namespace ingot::inference {
 /// of the gate alternate, in `gate`.
 struct Expert {
   Linear gate, up, down;
-  std::vector<float> gate_bias, up_bias, down_bias;  ///< empty where experts have none
+  std::vector<float> gate_bias, up_bias, down_bias;  ///< biases; empty for experts without any
   [[nodiscard]] std::uint64_t n_bytes() const {
     return gate.n_bytes() + up.n_bytes() + down.n_bytes() +
            (gate_bias.size() + up_bias.size() + down_bias.size()) * sizeof(float);
@@ -45,7 +45,7 @@ struct ExpertShape {
 /// Counts of the store's work.
 struct ExpertCounters {
   std::uint64_t hits = 0;    ///< get() found the expert in memory, or on its way there
-  std::uint64_t misses = 0;  ///< get() had to read it
+  std::uint64_t misses = 0;  ///< calls of get() that had to read
   std::uint64_t reads = 0;   ///< experts read, ahead or by get()
   /// Bytes of experts, as they are held; experts read again count again.
   std::uint64_t bytes_read = 0;

@@ -53,7 +53,7 @@ void for_each_band(std::size_t n_bands, std::size_t threads, std::size_t scratch
         body(i, scratch.data());
       }
     } catch (...) {
-      next = n_bands;  // the others stop
+      next = n_bands;  // no thread takes another band
       throw;
     }
   };
@@ -252,7 +252,7 @@ class PartReader {
     if (bad == codes + n) return;
     const auto row = static_cast<std::size_t>(bad - codes) / layout_.scale_cols.count;
     static_cast<void>(reader.read({.first = layout_.scale_rows.first + row, .n = 1}));
-    INGOT_CHECK(false);  // it must have thrown
+    INGOT_CHECK(false);  // read() throws for such a code
   }
 
   void read_static() {

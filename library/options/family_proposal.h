@@ -20,7 +20,7 @@ struct ProposalFlags {
   std::string file;     ///< --write-family
   bool accept = false;  ///< --accept-family
 };
-/// They belong to `--family auto`.
+/// Flags that belong to `--family auto`.
 std::vector<Flag> proposal_flags(ProposalFlags& flags, const std::string& family);
 
 /// The YAML proposed for a checkpoint, and formats::other_share().

@@ -45,7 +45,7 @@ constexpr std::array kUnits = {
     Unit{"TIB", 1099511627776.},
 };
 
-// By FlagGroup.
+// Headings of --help, in the order of FlagGroup.
 constexpr std::array<std::string_view, kFlagGroups> kHeadings = {
     "Options", "Source", "Target", "Slicing", "Comparison", "Prompts", "Answers", "Job", "Report"};
 

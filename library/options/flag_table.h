@@ -67,7 +67,7 @@ struct FlagRule {
   std::vector<std::string> choices = {};  ///< empty: any value
   /// Values that completions offer, where the command itself says which it takes.
   std::vector<std::string> words = {};
-  bool words_begin = false;   ///< words are only the beginnings of values: no blank is offered
+  bool words_begin = false;   ///< completion offers no blank: words are beginnings of values
   bool ignores_case = false;  ///< choices are the same in capital letters
   std::string needs = {};     ///< the flag that must be given too
   std::vector<std::string> excludes = {};

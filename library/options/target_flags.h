@@ -26,7 +26,7 @@ Flag choice(TargetFlags& flags, std::string_view name, std::string help,
             std::vector<std::string> words = {});
 /// --to, --for, --dialect: the flags of most conversions.
 std::vector<Flag> scheme_flags(TargetFlags& flags);
-/// The others, without --allow.
+/// All other flags of the target, without --allow.
 std::vector<Flag> choice_flags(TargetFlags& flags);
 Flag allow_flag(TargetFlags& flags);
 

@@ -239,7 +239,7 @@ HWY_INLINE void add_small(const Int4Group& group, const Floats (&inverses)[kSet]
                           Floats (&sums)[kSet]) {
   Shorts factors[kSet];
   for (std::size_t p = 0; p < kSet; ++p) {
-    // y in fractions of kOne is the upper half of twice a product.
+    // The rounding multiplication returns the upper half of twice a product: y in units of 1/kOne.
     const Floats by = hn::Set(kFloats, kOne * 0x1p15F * limit / kTop);
     const Ints factor = hn::NearestInt(hn::Mul(inverses[p], by));
     factors[p] = hn::BitCast(kShorts, hn::Or(factor, hn::ShiftLeft<16>(factor)));
@@ -425,7 +425,7 @@ float choose_int4_scale(const Int4Group& group, bool with_signs) {
   return best;
 }
 
-/// Room for one group.
+/// The numbers of one group, padded to whole vectors.
 struct Room {
   explicit Room(std::size_t n)
       : values((n + kInt4Lanes - 1) / kInt4Lanes * kInt4Lanes),

@@ -161,7 +161,7 @@ struct Bf16Decoder : PlainDecoder<Bf16Decoder, 2> {
   }
 };
 
-/// Rounding that leaves every NaN one.
+/// Rounding under which a NaN stays a NaN.
 template <bool kRound>
 HWY_INLINE Floats plain_rounded(Floats value) {
   if constexpr (kRound) {

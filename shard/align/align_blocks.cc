@@ -285,7 +285,7 @@ constexpr std::uint64_t kMaxWidth = std::uint64_t{1} << 32;
 /// One width of the model over all tensors that have it.
 struct WidthNeed {
   bool is_padded = false;
-  std::uint64_t step = 1;  ///< the padded width is a multiple of it
+  std::uint64_t step = 1;  ///< divisor of the padded width
 };
 
 /// The width must be a multiple of this for the tensor.

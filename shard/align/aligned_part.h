@@ -44,7 +44,7 @@ class PartAligner {
   std::uint64_t row_bytes_in_ = 0, row_bytes_out_ = 0;
   std::uint64_t section_rows_in_ = 0, section_rows_out_ = 0;
   std::array<std::uint64_t, 2> repeat_;
-  std::vector<std::byte> filler_;  // one element
+  std::vector<std::byte> filler_;  // the element that padding repeats
   std::vector<std::byte> row_in_, row_out_, padding_row_;
   std::uint64_t row_ = 0;  // within the section
 };

@@ -9,7 +9,7 @@ namespace ingot::shard {
 /// The ranks and slots for the experts of a layer.
 struct BalanceShape {
   std::uint32_t slots = 0;   ///< slots of all ranks together, at least one per expert
-  std::uint32_t ep = 1;      ///< ranks; they have the same number of slots
+  std::uint32_t ep = 1;      ///< ranks, all with the same number of slots
   std::uint32_t nodes = 1;   ///< nodes of the cluster; they have the same number of ranks
   std::uint32_t groups = 1;  ///< groups of experts, as the router has them
 };

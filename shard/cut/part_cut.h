@@ -115,7 +115,7 @@ class PartCut {
   struct Place {
     Run run;                  // slice and its offset
     std::uint64_t left = 0;   // bytes to the end of the piece
-    std::uint64_t piece = 0;  // bytes of it
+    std::uint64_t piece = 0;  // bytes of the piece
     std::uint64_t row = 0;    // offset in every slice of the bytes that this stretch of pieces
                               // gives it
     std::uint64_t end = 0;    // end in the whole of the stretch with pieces of this length, or
@@ -139,7 +139,7 @@ class PartCut {
   std::uint64_t matrix_bytes_ = 0;  // bytes of a matrix; of the whole when no matrix is left out
   std::uint64_t stride_ = 0, piece_ = 0;
   std::vector<std::uint64_t> section_ends_;  // ends in a stretch, in bytes; empty: equal sections
-  std::vector<std::uint32_t> matrices_;      // held ones; empty: all
+  std::vector<std::uint32_t> matrices_;      // matrices that the slice holds; empty: all
   bool has_number_per_matrix_ = false;
 };
 

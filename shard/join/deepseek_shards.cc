@@ -97,7 +97,7 @@ WholeConfig hub_config(const fs::path& directory, const Manifest* manifest, cons
 const formats::Family& family_for(const ModelConfig& config, const std::string& asked) {
   const formats::Family* family =
       asked.empty() ? formats::family_of(config) : formats::find_family(asked);
-  // Opening says more of this.
+  // Opening the checkpoint reports the fault in more detail.
   return family != nullptr ? *family : *formats::find_family("generic");
 }
 

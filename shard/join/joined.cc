@@ -221,7 +221,7 @@ std::string JoinedBytes::home_file(std::uint32_t index) const {
 bool JoinedBytes::may_have_replicas(std::uint32_t index) const {
   const JoinedTensor& joined = slices_.tensors.at(index);
   const auto pieces = pieces_of(joined);
-  // By slice, zeroed ones last.
+  // Pieces are ordered by slice, and zeroed pieces come last.
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const PlacedSlice& kind = slices_.kinds[pieces[i].kind];
     if (kind.record.is_zeroed || (i > 0 && kind.slice == slices_.kinds[pieces[i - 1].kind].slice))

@@ -72,7 +72,7 @@ class JoinedBytes final : public formats::StoredBytes {
   class Reading;
   [[nodiscard]] std::span<const JoinedPiece> pieces_of(const JoinedTensor& joined) const;
 
-  JoinedSlices slices_;  // files taken out
+  JoinedSlices slices_;  // slices, without their open files
   formats::CheckpointFiles files_;
   bool compare_replicas_;
 };

@@ -75,7 +75,7 @@ std::optional<formats::Nest> original_in_whole(formats::DType dtype, const Slice
   const std::uint64_t cols = is_vector ? 1 : record.original[n - 1];
   const std::uint64_t whole_cols = is_vector ? 1 : record.whole[n - 1];
   const bool cuts_cols = !is_vector && side == n - 1;
-  // A retiled side is repeated as one: its sections may have shared a block.
+  // A retiled side counts as one section, since blocks may reach over its sections.
   const std::uint64_t sections = record.repeat != kOnce ? 1 : record.sections.count();
   const std::uint64_t row_sections = cuts_cols ? 1 : sections;
   const std::uint64_t col_sections = cuts_cols ? sections : 1;

@@ -140,14 +140,14 @@ class RecordReader {
                                : nullptr;
   }
 
-  std::vector<Entry> entries_;  // the first n_entries_; others keep their memory
+  std::vector<Entry> entries_;  // used up to n_entries_; the rest is spare
   std::size_t n_entries_ = 0, depth_ = 0;
   bool is_record_ = true;  // an object whose kept members have the right kinds
   Field field_ = Field::kOther;
   std::string* text_ = nullptr;       // text of the key at hand; null: not kept
   std::string_view* tree_ = nullptr;  // tree of the key at hand; null: not kept
   const char* tree_begin_ = nullptr;
-  formats::JsonScanner<RecordReader>* scanner_ = nullptr;  // while it reads
+  formats::JsonScanner<RecordReader>* scanner_ = nullptr;  // null before and after a read
 };
 
 // So that a view finds a string.
@@ -244,7 +244,7 @@ class Placing {
     std::vector<bool> is_told;
     std::vector<std::uint64_t> placed;  // bytes of each that records have told of
     std::size_t next = 0;               // records mostly follow the order of the file
-    std::unordered_map<std::string_view, std::size_t> by_name;  // once one does not
+    std::unordered_map<std::string_view, std::size_t> by_name;  // filled on the first other order
 
     std::optional<std::size_t> find(std::string_view name) {
       if (next < stored.size() && stored[next].name == name) return next++;

@@ -300,7 +300,7 @@ JoinedModel SliceJoin::finish(bool gives_dimensions) {
   if (gives_dimensions) {
     const auto& [codes, told] = int4_parts();
     for (const std::uint32_t index : without_dimensions(model.stored)) {
-      // The dimensions are never read; their place is that of the codes.
+      // The dimensions part is never read, so it takes the place of the codes.
       StoredTensor dimensions = model.stored[index];
       dimensions.name.replace(dimensions.name.size() - codes.suffix.size(), std::string::npos,
                               told.suffix);

@@ -23,7 +23,7 @@ namespace {
 
 enum class SourceKind : std::uint8_t { kWhole, kRanks, kDeepseekShards, kStateRanks };
 
-// A manifest knows; without one the names tell.
+// The manifest says the kind; without one, file names do.
 SourceKind kind_of(const fs::path& directory, const Manifest* manifest) {
   if (manifest != nullptr) {
     const formats::Layout* layout = formats::find_layout(manifest->layout);

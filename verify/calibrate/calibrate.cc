@@ -280,7 +280,7 @@ class Calibration {
     finish_layer(l);
   }
 
-  // Names and places.
+  // Names of a module and its places in tables.
   static constexpr std::uint64_t kBytesPerModule = 1024;
 
   const formats::Checkpoint& source_;

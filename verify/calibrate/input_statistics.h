@@ -80,7 +80,7 @@ class LayerStatistics final : public inference::InputObserver {
   /// q_b_proj's input, so that is taken where no document is long enough for the indexer to run.
   /// Throws kUnsupported, naming the layer or module, where no statistics exist.
   [[nodiscard]] std::vector<InputSummary> summaries() const;
-  /// Bytes that the statistics of these take.
+  /// Bytes that the statistics of these modules take.
   static std::uint64_t memory(std::span<const CalibratedModule* const> modules);
 
  private:

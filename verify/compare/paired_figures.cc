@@ -67,7 +67,7 @@ class Pairs {
     const double n = n_finite_ == 0 ? NAN : static_cast<double>(n_finite_);
     figure_.a /= n;
     figure_.b /= n;
-    if (figure_.pairs == 1) {  // no mean: shown as it is
+    if (figure_.pairs == 1) {  // a single pair has no mean: its values are shown
       std::tie(figure_.a, figure_.b) = last_;
       figure_.farthest.clear();
     }

@@ -44,8 +44,8 @@ std::optional<Groups> groups_of(const TensorWeights& tensor) {
   if (!id || tensor.groups == 0 || tensor.relation != Relation::kQuantized) return std::nullopt;
   const formats::CodeKind kind = formats::scheme_facts(*id).code;
   if (kind == formats::CodeKind::kPlain) return std::nullopt;
-  // Under nearest rounding a value is at most `relative` of itself away from its code from the
-  // floor of steps on; below, at most half a step.
+  // The bound of nearest rounding: a value from the floor of steps on differs from its code by at
+  // most `relative` times itself, a smaller value by at most half a step.
   const quantize::CodeFacts code = quantize::code_facts(kind);
   const double steps = 1 / static_cast<double>(code.step_factor);
   const double relative = code.is_even() ? 0 : 1 / (2 * steps + 1);
@@ -179,7 +179,7 @@ void mtp_kl(const Report& report, const See& see) {
 }
 
 void perplexity(const Report& report, const See& see) {
-  double ratio = 0;  // its logarithm
+  double ratio = 0;  // logarithm of the ratio
   if (report.text && report.text->source) {
     const auto mean = [](const Likelihood& side) { return side.nll / count(side.tokens); };
     ratio = mean(report.text->output) - mean(*report.text->source);

@@ -106,7 +106,7 @@ Similarity summary(std::span<const TokenSums> tokens) {
   return is;
 }
 
-// Both ascending.
+// Part of `mine` that is in `other` too. REQUIRES: both ascending.
 double shared_part(std::span<const std::uint32_t> mine, std::span<const std::uint32_t> other) {
   std::size_t shared = 0, at = 0;
   for (const std::uint32_t id : mine) {
@@ -187,7 +187,7 @@ struct LockstepMemory {
   std::size_t head_rows = 0;  ///< tokens whose logits of both sides are in memory at once
 };
 
-/// The needs of one side.
+/// One model of a pass, and how it runs.
 struct LockstepModel {
   const formats::Checkpoint& model;
   inference::Profile profile;

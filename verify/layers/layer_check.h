@@ -32,7 +32,7 @@ struct LayerAgreement {
   std::size_t layer = 0;
   bool is_mtp = false;
   Similarity isolated;     ///< both were given the source's hidden state
-  Similarity accumulated;  ///< each continued its own
+  Similarity accumulated;  ///< each side was given its own hidden state
   /// Mean over tokens of the part of the source's chosen experts (isolated) that the output chose
   /// too; nullopt for layers without experts. Likewise positions of the indexer, over the rows
   /// where both chose.
@@ -50,7 +50,7 @@ struct LayersReport {
   std::vector<LayerAgreement> layers;  ///< main layers, then the MTP layer when both have it
   LogitAgreement logits;
   std::optional<LogitAgreement> mtp_logits;
-  std::vector<TokenDivergence> tokens_of_logits, tokens_of_mtp;  ///< the tokens of these sums
+  std::vector<TokenDivergence> tokens_of_logits, tokens_of_mtp;  ///< sums of each token
   friend bool operator==(const LayersReport&, const LayersReport&) = default;
 };
 

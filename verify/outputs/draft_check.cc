@@ -57,7 +57,7 @@ std::vector<DraftText> answered_text(const Checkpoint& source, std::span<const P
   std::vector<std::vector<std::int32_t>> ids;
   for (const Prompt& prompt : prompts) ids.push_back(prompt.ids);
   if (ids.empty()) throw Error(ErrorCode::kInvalidArgument, "there is no prompt");
-  constexpr std::size_t kDrafts = 1;  // the same answers in fewer steps
+  constexpr std::size_t kDrafts = 1;  // drafts make answers faster, and change none
   const inference::Profile profile = options.source_profile;
   inference::GenerateOptions generation;
   generation.sampling.temperature = 0;

@@ -18,7 +18,7 @@ namespace ingot::verify {
 
 enum class GreedyOutcome : std::uint8_t {
   kEqual,
-  kInconclusive,  ///< the source was nearly undecided where they part
+  kInconclusive,  ///< the source was nearly undecided at the first difference
   kDifferent,
 };
 std::string_view greedy_outcome_name(GreedyOutcome outcome);

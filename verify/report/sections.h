@@ -42,7 +42,7 @@ std::string change_text(std::string_view from, std::string_view to);
 Field change_field(std::string title);
 /// "tiny-v32 (deepseek: fp8-block, bf16)".
 std::string side_text(const CheckpointFacts& facts);
-/// Errors and warnings of the structure; `side`, where it is given, is whose.
+/// Errors and warnings of the structure. `side`: the name of the output; empty: there is one.
 Remarks findings_of(const StructureReport& structure, std::string_view side = {});
 /// Texts side by side in HTML, each under its title; the texts are HTML already.
 struct Answer {

@@ -134,7 +134,7 @@ Coverage coverage_of(const Report& report) {
   Coverage coverage;
   for (const Looked& looked : looked_at(report))
     (is_judged(report, looked) ? coverage.judged : coverage.measured).push_back(looked.what);
-  // Hashes of a manifest vouch for them, and the forward pass rounds with them.
+  // Static scales are judged by hashes of a manifest, or by the forward pass, which rounds by them.
   const bool is_compared =
       report.structure && (report.structure->hashed > 0 || report.structure->input_scales > 0);
   if (report.output.static_inputs > 0 && !is_compared && !report.layers) {

@@ -184,7 +184,7 @@ std::string legend(bool has_faults) {
 
 constexpr double kWidth = 420, kHeight = 250, kLeft = 62, kRight = 16, kTop = 22, kBottom = 46;
 constexpr int kLowDecade = -7;        // least share that is drawn
-constexpr std::size_t kHalfStep = 8;  // bins up to half a step
+constexpr std::size_t kHalfStep = 8;  // number of bins below half a step
 constexpr double kBinsPerStep = 16;
 
 using Histogram = std::array<std::uint64_t, kStepBins>;

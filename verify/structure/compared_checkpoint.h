@@ -62,7 +62,7 @@ CheckpointFacts checkpoint_facts(const ComparedCheckpoint& side);
 
 /// Weights that one scheme holds in the source and one in the output.
 struct SchemeChange {
-  std::string from, to;            ///< schemes; the same where none changed
+  std::string from, to;            ///< schemes before and after, which may be equal
   std::vector<std::string> roles;  ///< roles of the weights, by bytes in the source, descending
   std::uint64_t tensors = 0, source_bytes = 0, output_bytes = 0;  ///< bytes of all parts
   friend bool operator==(const SchemeChange&, const SchemeChange&) = default;

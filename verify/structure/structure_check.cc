@@ -133,7 +133,7 @@ class SourceSideFiles {
       if (has_own_card && path == kCard) continue;
       const auto at = here.find(path);
       if (at == here.end()) {
-        // It says how the source's codes were made.
+        // The file describes codes that only the source has.
         if (formats::is_tool_description(path)) continue;
         tell(path, ErrorCode::kNotFound, "is missing: the source has it (copy it from there)");
       } else if (at->second != n_bytes) {

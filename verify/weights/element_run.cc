@@ -128,7 +128,7 @@ class PieceScales {
     return true;
   }
 
-  const quantize::CodedMatrix* stored_ = nullptr;  // where it has scales
+  const quantize::CodedMatrix* stored_ = nullptr;  // null for a tensor without scales
   std::size_t first_, n_, group_;
   std::size_t into_group_ = 0;
   float slack_, step_limit_;

@@ -130,7 +130,7 @@ void GroupCodes::see_within(const ElementRun& tile, float global, GroupReach& fo
   const quantize::CodedMatrix& stored = tile.stored;
   check_scales(stored);
   const float bound = least_reach(scheme_, 1), floor = floor_of(scheme_);
-  // Most groups' codes tell without their values.
+  // Mostly the largest code is found without decoding.
   const bool codes_tell = formats::scheme_facts(scheme_).code == CodeKind::kE2m1 && group % 16 == 0;
   const std::size_t whole = tile.output.cols / group;
   std::vector<float> largest;

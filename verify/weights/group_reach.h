@@ -19,7 +19,7 @@ namespace ingot::verify {
 struct GroupReach {
   std::uint64_t groups = 0;  ///< groups that rounding changed; others do well with any scale
   std::uint64_t coarse = 0;  ///< groups, of these, whose largest code is below the reach of rules
-  double least = 1;          ///< their least reach: the largest code over the one that rules reach
+  double least = 1;          ///< least ratio of the largest code to the code that rules reach
   float scale = 0;           ///< scale of a tensor that has only one; else 0
   bool fills = false;        ///< the codes of such a tensor reach as far as rules do
 
@@ -60,7 +60,7 @@ class GroupCodes {
   bool is_within_tiles_ = false;
   // By scale, of groups that several tiles hold: the largest code over the reach of rules, and
   // whether any value was rounded. Atomic, since the largest is the same in any order.
-  std::size_t shared_ = 0;  ///< number of these groups
+  std::size_t shared_ = 0;  ///< number of groups that several tiles hold
   std::once_flag begun_;
   std::unique_ptr<std::atomic<float>[]> reach_;
   std::unique_ptr<std::atomic<std::uint8_t>[]> is_rounded_;

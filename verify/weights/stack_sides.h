@@ -16,7 +16,7 @@ namespace ingot::verify {
 /// correlation over pairs of experts; without any it has the variance 1 / (pairs x channels), which
 /// says how sure the difference of both sides is.
 struct StackSides {
-  std::string tensor;    ///< one of its kind
+  std::string tensor;    ///< an example of its kind
   bool is_told = false;  ///< values tell the orientation, at three standard deviations
   bool is_as_row_says = true;
   double sure = 0.5;  ///< probability that the side with more agreement is the hidden one
@@ -26,7 +26,7 @@ struct StackSides {
 /// The first stack of each kind, of at most 16 of its experts. Reads and decodes these.
 std::vector<StackSides> measure_stacks(const formats::Checkpoint& checkpoint);
 
-/// In words, behind the tensor's name.
+/// The words that a message puts behind the tensor's name.
 std::string stack_text(const StackSides& sides);
 
 }  // namespace ingot::verify

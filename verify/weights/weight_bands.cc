@@ -23,7 +23,7 @@ constexpr std::uint64_t kSampleRows = 16;
 std::uint64_t common_cols(std::uint64_t a, std::uint64_t b, std::uint64_t cols) {
   std::uint64_t unit = kRowPiece;
   for (const std::uint64_t group : {a, b}) {
-    if (group == 0 || group >= cols) continue;  // one group, or none
+    if (group == 0 || group >= cols) continue;  // one group over all columns, or no groups
     if (group > kBandElements) return 0;
     unit = std::lcm(unit, group);  // at most 2^29 before it is found too large
     if (unit > kBandElements) return 0;

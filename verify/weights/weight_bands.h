@@ -68,7 +68,7 @@ quantize::CodedMatrix read_codes(const ComparedTensor& side, const EncodedBand& 
                                  std::uint64_t row, std::uint64_t rows,
                                  std::vector<std::byte>& codes);
 
-/// Both, of all rows.
+/// Reads codes and scales of all rows of a band.
 EncodedBand read_band(const ComparedTensor& side, const WeightBand& band,
                       const formats::ScaleReader* scales, std::vector<std::byte>& codes);
 

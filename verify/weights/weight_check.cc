@@ -207,7 +207,7 @@ class WeightCheck {
           throw Error(ErrorCode::kInterrupted, "stopped while comparing weights");
         compare(job, scratch);
       } catch (...) {
-        next_job_ = n_jobs_;  // the others stop
+        next_job_ = n_jobs_;  // no thread takes another job
         throw;
       }
     }
@@ -269,7 +269,7 @@ class WeightCheck {
     }
   }
 
-  // Weights that loaders fuse share the one scale of a tensor, which is the largest of them's.
+  // Weights that loaders fuse share one scale per tensor: the largest that any of them needs.
   void excuse_fused() {
     std::map<std::string, float> reached;  // by module, the scale of a member that fills it
     for (const bool is_search : {true, false}) {
@@ -289,8 +289,8 @@ class WeightCheck {
     }
   }
 
-  // The scale of a tensor is chosen by the largest value of the weights that loaders fuse, which a
-  // code then gives. The values of the others, if they are on one grid, may all be moved alike.
+  // Fused weights share a scale, which the largest value of all of them decides. So that value is
+  // exact, and all values of another one of these weights may be off by the same factor.
   void excuse_scales_of_others() {
     for (std::size_t i = 0; i < report_.tensors.size(); ++i) {
       TensorWeights& tensor = report_.tensors[i];

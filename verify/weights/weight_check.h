@@ -32,7 +32,7 @@ std::string_view relation_name(Relation relation);
 struct ComparedValues {
   Relation relation = Relation::kIdentical;
   ElementSums sums;
-  GroupReach reach;  ///< reach of groups, where codes were computed again
+  GroupReach reach;  ///< reach of groups whose codes were computed by a conversion
   friend bool operator==(const ComparedValues&, const ComparedValues&) = default;
 };
 
@@ -62,7 +62,7 @@ struct TensorWeights {
   std::string from, to;  ///< schemes
   Relation relation = Relation::kIdentical;
   ElementSums sums;
-  GroupReach reach;  ///< reach of groups, where codes were computed again
+  GroupReach reach;  ///< reach of groups whose codes were computed by a conversion
   /// Groups of the output that share a scale, and numbers in one; 0 without scales.
   std::uint64_t groups = 0, group_elements = 0;
   /// How far from 1 the factor that fits the output to the source may be because all values were

@@ -241,7 +241,7 @@ void WeightPair::compare_values(const Chunk& chunk, bool is_same, BandSums& foun
     scratch.source_values.resize(rows * cols);
     scratch.output_values.resize(rows * cols);
   }
-  // Codes that were kept follow their maker's rule.
+  // Kept codes were not made under the options of this conversion.
   const bool is_cast_first = wanted_.via_bf16 && !is_same;
   if (is_cast_first) scratch.meant_values.resize(scratch.source_values.size());
   const bool is_reach_judged = !is_same && is_reach_judged_ && !output.scales.empty();
@@ -299,7 +299,7 @@ bool WeightPair::keeps_largest(double within) const {
 
 std::string WeightPair::cause(std::span<const OtherScale> others) const {
   if (bands_.cols() == 0) return {};
-  // Another pair: this one's groups have been counted.
+  // A second pair, because the first has counted its groups.
   const WeightPair probe(source_, output_, 1, wanted_);
   WeightScratch scratch;
   for (std::uint64_t i = 0; i < probe.bands().count(); ++i) {
@@ -315,7 +315,7 @@ std::string WeightPair::fused_module() const {
                                 formats::ExpertJoin::kExpert);
 }
 
-// True for the source's scheme under scales that the user asked for.
+// True if the scales of an output in the source's scheme are those that the user asked for.
 bool WeightPair::is_as_wanted(const BandSums& whole) const {
   if (!takes_scales(output_.tensor.encoding.scheme)) return false;
   if (wanted_.has_given_scales) return true;

@@ -58,7 +58,7 @@ class WeightPair {
   [[nodiscard]] Relation relation(const BandSums& whole) const;
   /// The module into which loaders fuse this weight with others, which may share a scale; or empty.
   [[nodiscard]] std::string fused_module() const;
-  /// The number over all scales of the output, or its one scale; nullopt when there are many.
+  /// The global scale of the output, or its only scale; nullopt if it has many and no global one.
   [[nodiscard]] std::optional<float> one_scale() const;
   /// True if the largest value of the output is that of the source, up to `within` of it.
   [[nodiscard]] bool keeps_largest(double within) const;
@@ -86,7 +86,7 @@ class WeightPair {
 
   ComparedTensor source_, output_;
   const Wanted& wanted_;
-  bool is_raw_ = false;          ///< one side is: bytes are compared
+  bool is_raw_ = false;          ///< one side is raw: bytes are compared
   bool same_coding_ = false;     ///< scheme, groups and dtype
   bool is_reach_judged_ = true;  ///< scales follow from the values
   WeightBands bands_;

@@ -30,7 +30,7 @@ constexpr std::uint64_t kNotablePart = 100;
 
 /// Names that differ only in numbers.
 struct Kind {
-  ShapesByLayer layers;  // the shape of one in each
+  ShapesByLayer layers;  // shape of such a tensor in each layer
   const UnknownWeight* first = nullptr;
   bool is_quantized = false;
   bool has_one_shape = true;
@@ -285,7 +285,7 @@ class Proposal {
     return fmt::format(", shape: [{}]", fmt::join(sides, ", "));
   }
 
-  /// The layers of a row, as families have them.
+  /// Returns the layers of a row in the words of a family's file.
   std::string layers_of(const std::string& pattern, const Kind& kind, std::string& present,
                         std::string& guesses) const {
     if (of_mtp_.contains(pattern)) return ", layers: mtp";
@@ -345,7 +345,7 @@ class Proposal {
     StackOrder order = StackOrder::kNone;
     bool stacks = false;
     bool is_turned = false;     // inputs before outputs
-    bool is_odd_joint = false;  // called as several matrices in one
+    bool is_odd_joint = false;  // name says several matrices, the shape says one
     UsualRow usual;
   };
   Judged judge(const std::string& pattern, const Kind& kind) const {
@@ -429,7 +429,7 @@ class Proposal {
     if (!kind.is_quantized && kind.first->dtype != DType::kBf16)
       dtype = fmt::format(", dtype: {}", kDTypes[static_cast<std::size_t>(kind.first->dtype)].name);
     traits += dtype;
-    // Nothing may be quantized along the wrong side.
+    // A wrong orientation would quantize along the wrong side: the user is asked.
     std::string question;
     if (is_turned)
       question =

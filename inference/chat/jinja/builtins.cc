@@ -77,7 +77,7 @@ void update_mapping(Invocation& call, std::string_view callee, Mapping& mapping)
       call.state.unsupported("'{}' of a {}", callee, type_name(other));
     }
     call.state.charge(other.mapping().entries.size() * 2 * sizeof(Value));
-    const auto more = other.mapping().entries;  // a copy: it may be the mapping itself
+    const auto more = other.mapping().entries;  // a copy, because `other` may be this mapping
     for (const auto& [key, value] : more) {
       set_entry(call.state, mapping, key, value);
     }

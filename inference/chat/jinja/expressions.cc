@@ -60,7 +60,7 @@ struct CallArguments {
 Value variable(RenderState& state, const Scope& scope, std::string_view name) {
   if (const Value* found = scope.find(name)) return *found;
   if (const Builtin* function = find_builtin(functions(), name)) return state.callable(*function);
-  // Undefined would be a wrong value: Jinja has them.
+  // Jinja defines these names, so an undefined value would be wrong.
   static constexpr std::array<std::string_view, 7> kAbsent = {"caller", "varargs", "kwargs", "self",
                                                               "lipsum", "cycler",  "joiner"};
   if (std::find(kAbsent.begin(), kAbsent.end(), name) != kAbsent.end()) {

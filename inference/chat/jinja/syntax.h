@@ -86,7 +86,7 @@ struct Expression {
 /// nodes do not own each other: their end needs no recursion.
 using ExpressionPtr = const Expression*;
 
-/// How a statement ends: `break` and `continue` end those around it, too, up to a loop.
+/// How a statement ends: `break` and `continue` also end the statements around it, up to a loop.
 enum class Flow : std::uint8_t { kNext, kBreak, kContinue };
 
 struct Statement {

@@ -286,8 +286,8 @@ class Parser {
 
   Parsing parsing_;
   TokenCursor& in_ = parsing_.in;
-  std::size_t n_loops_ = 0;   // around this place, within its macro
-  std::size_t n_scopes_ = 0;  // around this place: loops, macros, blocks
+  std::size_t n_loops_ = 0;   // loops that are open here, within the macro
+  std::size_t n_scopes_ = 0;  // loops, macros and blocks that are open here
 };
 
 }  // namespace

@@ -187,7 +187,7 @@ struct Loop final : Object {
 struct Callable final : Object {
   const Builtin* builtin = nullptr;  ///< a function, or a method of `self`
   Value self;
-  const Macro* macro = nullptr;  ///< set when it is no built-in
+  const Macro* macro = nullptr;  ///< the macro; null for a built-in
 };
 
 }  // namespace ingot::inference::jinja

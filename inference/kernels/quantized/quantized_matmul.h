@@ -49,7 +49,7 @@ QuantizedRows quantize_activations(MatrixView<const float> x, const ActivationFo
 
 /// Statically quantized INT8 (Ascend): y[n] = (sum + quant_bias[n]) * deq_scale[n].
 struct StaticInt8 {
-  const std::int32_t* quant_bias = nullptr;  ///< null: none
+  const std::int32_t* quant_bias = nullptr;  ///< bias in steps of the product; null: no bias
   const float* deq_scale = nullptr;          ///< null: activation scale x weight scale
 };
 

@@ -252,7 +252,7 @@ void Indexer::select(const LayerStep& step, const Matrix& x, const Matrix& laten
 
   for (const SequenceRun& run : rows.runs) {
     if (keys_of(run.total()) <= most) continue;
-    // Codes are scored as they are.
+    // Cached codes are scored without being widened.
     const Matrix seen_keys = step.cached(Profile::kF32, run.sequence, kIndexKeyStream,
                                          first_positions(keys_of(run.total())));
     parallel_for(run.count, context.threads, [&](std::size_t i) {

@@ -95,7 +95,7 @@ class Mixture {
   std::vector<Mlp> shared_;  ///< this rank's part of them; one each where the router weighs them
   Linear shared_gate_;       ///< its output times sigmoid of this product; may be empty
   std::vector<float> output_bias_;  ///< bias of the sum; may be empty
-  std::optional<Mlp> dense_;        ///< this rank's part; all that follows is empty without it
+  std::optional<Mlp> dense_;        ///< dense MLP of this rank; without it the rest is empty
   HiddenNorm dense_norm_, dense_output_norm_, norm_, output_norm_;
   HiddenNorm router_norm_;           ///< norm of the router's input
   std::vector<float> expert_scale_;  ///< factor of the weights of each expert

@@ -38,7 +38,7 @@ struct DeltaNetSpec {
   std::size_t kernel = 0;  ///< tokens of the convolution, the row's own too
   Decay decay = Decay::kSoftplus;
   float decay_floor = 0;
-  bool decay_per_key = false;  ///< Kimi Delta Attention; else one per value head
+  bool decay_per_key = false;  ///< true: a decay per key (Kimi); false: one per head
   bool silu_gate = false;      ///< SiLU for the gate of the normalized output; else sigmoid
   bool operator==(const DeltaNetSpec&) const = default;
 };

@@ -144,8 +144,8 @@ struct HyperSpec {
   float norm_eps = 1e-6F;
   bool learned_head =
       true;                ///< weights collapse the streams before the final norm; else their mean
-  bool mixes = true;       ///< streams into each other; else each stays, and post has eps too
-  float magnitude = 2.0F;  ///< the most of post
+  bool mixes = true;       ///< true: streams are mixed; false: each stays, and post has eps too
+  float magnitude = 2.0F;  ///< largest value of the weights `post`
   bool operator==(const HyperSpec&) const = default;
 };
 

@@ -48,7 +48,7 @@ struct NgramSpec {
 /// Shares of a mixer's state, in F32 values and in their order.
 struct CompressedState {
   std::size_t keys = 0;     ///< keys of the last window - 1 tokens, at least one
-  std::size_t windows = 0;  ///< unfinished ones of the compressor
+  std::size_t windows = 0;  ///< unfinished windows of the compressor
   std::size_t index_windows = 0;
 };
 CompressedState state_of(const CompressedSpec& spec);

@@ -59,7 +59,7 @@ struct Row {
   SequenceId sequence = 0;
   std::uint32_t position = 0;
   std::int32_t token = 0;
-  bool logits = false;  ///< wanted for this row
+  bool logits = false;  ///< true: the step returns logits of this row
   /// The token is in an answer, not in a prompt: latent attention is absorbed. The form follows
   /// only from the token's place, so that a row's bits do not depend on what else is in its step.
   bool is_answer = false;
