@@ -67,8 +67,16 @@ void compare(const LogicalTensor& tensor, const Draft& draft, const ModelConfig&
   if (tensor.rule->any_shape || draft.slices != nullptr) return;
   const Shape expected = promised_shape(tensor, config);
   if (tensor.shape == expected) return;
-  add(Error(ErrorCode::kShapeMismatch, "has shape {}, by config.json it should have {}",
-            shape_text(tensor.shape), shape_text(expected)));
+  const bool is_matrix = tensor.shape.size() == 2 && tensor.rule->is_flat;
+  const bool is_aside =
+      is_matrix && (tensor.shape == Shape{expected[2], expected[0] * expected[1]} ||
+                    tensor.shape == Shape{expected[1], expected[0] * expected[2]});
+  add(Error(ErrorCode::kShapeMismatch, "has shape {}, by config.json it should have {}{}",
+            shape_text(tensor.shape),
+            shape_text(is_matrix ? stored_shape(tensor.rule, expected) : expected),
+            is_aside ? " (the matrices of its experts are side by side, where they are read one "
+                       "below the other: transpose it)"
+                     : ""));
 }
 
 /// Tensors that the family does not have as they are called, and has under another beginning.
@@ -352,8 +360,11 @@ void see_flat_stacks(Draft& draft) {
     const auto match = grammar.match(tensor.name);
     if (!match || !match->rule->is_flat) continue;
     const Shape whole = rule_shape(*match->rule, draft.config, match->layer);
-    if (tensor.shape[1] == whole[2] && tensor.shape[0] % whole[1] == 0)
-      tensor.shape = {tensor.shape[0] / whole[1], whole[1], whole[2]};
+    // Ranks hold parts of a side, in the order of releases.
+    const bool is_turned = draft.slices == nullptr && tensor.shape[1] != whole[2];
+    const std::uint64_t rows = whole[is_turned ? 2 : 1], cols = whole[is_turned ? 1 : 2];
+    if (tensor.shape[1] == cols && tensor.shape[0] % rows == 0)
+      tensor.shape = {tensor.shape[0] / rows, rows, cols};
   }
 }
 

@@ -60,7 +60,7 @@ void settle_strays(Draft& draft);
 /// another tensor has that name; lost names likewise. Adds a remark per alias that was met.
 void rename_aliases(Draft& draft);
 /// Gives plain stacks that are stored as one matrix (TensorRule::is_flat) a side for the experts:
-/// [experts, rows, columns], by the rows and columns of the config.
+/// [experts, rows, columns], by the rows and columns of the config, in either order.
 void see_flat_stacks(Draft& draft);
 /// Gives the head of a tied model, and the parts next to it, the embedding's name, under which
 /// loaders look for the table: some tools save it only as the head. Draft::table_called_head is the
