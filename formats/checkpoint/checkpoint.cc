@@ -224,6 +224,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
   name_tied_table(draft);
   count_mtp_layers(*draft.family, draft.stored, draft.config);
   settle_strays(draft);
+  leave_out_identity_experts(draft);
   draft.index.weight_map = {};
   if (draft.stored.empty() && draft.is_complete) {
     draft.faults.add(
@@ -247,6 +248,7 @@ Checkpoint Checkpoint::assemble(Draft draft, const OpenOptions& options) {
     find_text_prefix(*draft.family, draft.stored, draft.config);
     count_mtp_layers(*draft.family, draft.stored, draft.config);
     see_flat_stacks(draft);
+    leave_out_identity_experts(draft);
   }
   choose_dialect(draft);
   if (draft.unread_form) draft.faults.add(*draft.unread_form);

@@ -15,6 +15,7 @@
 #include "formats/checkpoint/promised_tensors.h"
 #include "formats/family/family_check.h"
 #include "formats/family/family_yaml.h"
+#include "formats/family/forward.h"
 #include "formats/family/roles.h"
 #include "formats/family/text_names.h"
 #include "formats/storage/stack_form.h"
@@ -27,6 +28,18 @@ namespace {
 
 // A config has at most so many experts.
 constexpr std::uint64_t kMostExperts = std::uint64_t{1} << 20;
+
+constexpr RoleSet kFirstExpertRoles = {Role::kExpertGate, Role::kExpertUp, Role::kExpertsGateUp,
+                                       Role::kExpertsGate, Role::kExpertsUp};
+
+/// The experts behind those with tensors, which the forward pass of a family has.
+std::uint64_t identity_experts(const Family& family, const ModelConfig& config) {
+  if (family.forward == nullptr || !family.forward->mixture) return 0;
+  for (const auto& [key, value] : family.forward->mixture->parameters) {
+    if (key == "identity_experts") return Width::parse(value.text, family.widths).size(config);
+  }
+  return 0;
+}
 
 // Endings of the names of routers.
 std::vector<std::string_view> router_ends(const Family& family) {
@@ -260,13 +273,18 @@ std::map<std::uint32_t, std::uint64_t> uneven_experts(const Family& family,
   const NameGrammar grammar(family, any);
   const std::vector<std::string_view> ends = router_ends(family);
   for (const StoredTensor& tensor : stored) {
-    if (tensor.shape.empty() || tensor.shape[0] == config.n_routed_experts ||
-        std::ranges::none_of(ends,
-                             [&](std::string_view end) { return tensor.name.ends_with(end); }))
+    if (tensor.shape.empty() || std::ranges::none_of(ends, [&](std::string_view end) {
+          return tensor.name.ends_with(end);
+        }))
       continue;
     const auto match = grammar.match(tensor.name);
-    if (match && match->rule->role == Role::kRouter && match->layer)
-      uneven[*match->layer] = tensor.shape[0];
+    if (!match || match->rule->role != Role::kRouter || !match->layer) continue;
+    // Rows for experts without tensors, or for shared ones.
+    const Shape usual = rule_shape(*match->rule, config, match->layer);
+    const std::uint64_t others =
+        usual.empty() ? 0 : usual[0] - std::min(usual[0], config.n_routed_experts);
+    if (tensor.shape[0] > others && tensor.shape[0] - others != config.n_routed_experts)
+      uneven[*match->layer] = tensor.shape[0] - others;
   }
   if (uneven.empty()) return uneven;
   std::map<std::uint32_t, std::uint64_t> experts;
@@ -366,6 +384,32 @@ void see_flat_stacks(Draft& draft) {
     if (tensor.shape[1] == cols && tensor.shape[0] % rows == 0)
       tensor.shape = {tensor.shape[0] / rows, rows, cols};
   }
+}
+
+void leave_out_identity_experts(Draft& draft) {
+  const std::uint64_t n_experts = draft.config.n_routed_experts;
+  ModelConfig all = draft.config;
+  all.n_routed_experts += identity_experts(*draft.family, draft.config);
+  if (all.n_routed_experts == n_experts) return;
+  const NameGrammar grammar(*draft.family, all);
+  std::size_t n_left = 0;
+  const auto is_left = [&](StoredTensor& tensor) {
+    const auto match = grammar.match(weight_name(tensor));
+    if (!match || !kFirstExpertRoles.has(match->rule->role)) return false;
+    if (match->expert) return *match->expert >= n_experts;
+    if (tensor.shape.empty() || tensor.shape[0] != all.n_routed_experts) return false;
+    tensor.n_bytes = tensor.n_bytes / tensor.shape[0] * n_experts;
+    tensor.shape[0] = n_experts;
+    ++n_left;
+    return false;
+  };
+  draft.forget_names();
+  n_left += std::erase_if(draft.stored, is_left);
+  if (n_left == 0) return;
+  draft.remarks.push_back(fmt::format(
+      "{} tensors have gates and ups of experts {} to {}, which give their input back and have no "
+      "down projection: left out, as in releases",
+      n_left, n_experts, all.n_routed_experts - 1));
 }
 
 }  // namespace ingot::formats

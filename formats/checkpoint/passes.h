@@ -62,6 +62,9 @@ void rename_aliases(Draft& draft);
 /// Gives plain stacks that are stored as one matrix (TensorRule::is_flat) a side for the experts:
 /// [experts, rows, columns], by the rows and columns of the config, in either order.
 void see_flat_stacks(Draft& draft);
+/// Leaves out gates and ups of experts that have no tensors in releases, since they give their
+/// input back: transformers 5 saves those, without down projections. Adds a remark.
+void leave_out_identity_experts(Draft& draft);
 /// Gives the head of a tied model, and the parts next to it, the embedding's name, under which
 /// loaders look for the table: some tools save it only as the head. Draft::table_called_head is the
 /// name that the head had.

@@ -1,8 +1,11 @@
 #include "formats/experts/expert_views.h"
 
+#include <algorithm>
 #include <array>
 #include <fstream>
+#include <utility>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "check/check.h"
@@ -18,6 +21,7 @@
 #include "tests/support/bytes.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
 
 // Routed experts one by one, stacked and turned (tests/golden/PROVENANCE.md has the fixtures).
 
@@ -430,6 +434,84 @@ TEST(Stacks, InSquareBlocksAreOfTheirSource) {
   const TempDir directory;
   converted(fixture("llama4"), directory / "out", SchemeId::kFp8Block, ExpertChoice::kKeep);
   EXPECT_TRUE(check::check_is_source_of(fixture("llama4"), directory / "out", {}).findings.empty());
+}
+
+constexpr const char* kLongCat = INGOT_SOURCE_DIR "/tests/golden/forward/longcat_flash/checkpoint";
+
+/// A model of LongCat-Flash as transformers 5.24 saves it: experts without tensors have gates and
+/// ups, which nothing reads.
+OutputTensors saved_by_transformers(OutputTensors model, bool is_stacked) {
+  constexpr std::size_t kAll = kExperts + 4;
+  for (const char* layer : {"model.layers.0.", "model.layers.1."}) {
+    const std::string begin = std::string(layer) + "mlp.experts.";
+    const auto name = [&](std::size_t expert, const char* projection) {
+      return begin + std::to_string(expert) + projection;
+    };
+    OutputTensor unread = model.at(name(0, ".gate_proj.weight"));
+    std::ranges::fill(unread.bytes, '\xff');
+    for (std::size_t expert = kExperts; expert < kAll; ++expert) {
+      for (const char* projection : {".gate_proj.weight", ".up_proj.weight"})
+        model[name(expert, projection)] = unread;
+    }
+    if (!is_stacked) continue;
+    OutputTensor gate_up{unread.dtype, {kAll, 2 * unread.shape[0], unread.shape[1]}, {}, {}};
+    OutputTensor down{unread.dtype, {kExperts, unread.shape[1], unread.shape[0]}, {}, {}};
+    for (std::size_t expert = 0; expert < kAll; ++expert) {
+      for (const char* projection : {".gate_proj.weight", ".up_proj.weight"})
+        gate_up.bytes += model.extract(name(expert, projection)).mapped().bytes;
+      if (expert < kExperts)
+        down.bytes += model.extract(name(expert, ".down_proj.weight")).mapped().bytes;
+    }
+    model[begin + "gate_up_proj"] = gate_up;
+    model[begin + "down_proj"] = down;
+  }
+  return model;
+}
+
+void write_long_cat(const OutputTensors& model, const std::filesystem::path& to) {
+  std::vector<TinyTensor> tensors;
+  for (const auto& [name, tensor] : model)
+    tensors.push_back(
+        {name, std::string(formats::dtype_name(tensor.dtype)), tensor.shape, tensor.bytes});
+  write_bytes(to / "model.safetensors", safetensors_bytes(tensors));
+  std::filesystem::copy(std::filesystem::path(kLongCat) / "config.json", to);
+}
+
+TEST(IdentityExperts, LoseWhatTransformersSavesOfThem) {
+  const TempDir directory;
+  for (const bool is_stacked : {false, true}) {
+    SCOPED_TRACE(is_stacked);
+    const std::filesystem::path saved = directory / (is_stacked ? "stacks" : "singles");
+    write_long_cat(saved_by_transformers(read_output(kLongCat), is_stacked), saved);
+    EXPECT_THAT(Checkpoint::open(saved).remarks(),
+                ::testing::Contains(::testing::HasSubstr("experts 6 to 9")));
+    expect_no_errors(saved);
+    const ExpertChoice experts = is_stacked ? ExpertChoice::kSeparate : ExpertChoice::kKeep;
+    for (const auto to : {std::optional<SchemeId>(), std::optional(SchemeId::kInt8Channel)}) {
+      const TempDir outputs;
+      EXPECT_EQ(converted(saved, outputs / "of_saved", to, experts),
+                converted(kLongCat, outputs / "of_release", to));
+      for (const check::Finding& finding :
+           check::check_is_source_of(saved, outputs / "of_saved", {}).findings)
+        EXPECT_EQ(finding.severity, check::Severity::kWarning) << finding.message;
+    }
+  }
+}
+
+TEST(IdentityExperts, AreNoneOfThePrunedOnes) {
+  const TempDir directory;
+  OutputTensors model = read_output(kLongCat);
+  const std::string layer = "model.layers.1.mlp.";
+  std::erase_if(model,
+                [&](const auto& tensor) { return tensor.first.starts_with(layer + "experts.5."); });
+  for (const char* name : {"router.classifier.weight", "router.e_score_correction_bias"}) {
+    OutputTensor& rows = model.at(layer + name);
+    rows.bytes.resize(rows.bytes.size() / rows.shape[0] * 9);
+    rows.shape[0] = 9;
+  }
+  write_long_cat(model, directory.path());
+  expect_error(ErrorCode::kShapeMismatch, {"layer 1 has 5 experts, config.json says 6"},
+               [&] { (void)Checkpoint::open(directory.path()); });
 }
 
 TEST(SeparatedExperts, AreRefusedWhereNoneAreStacked) {
