@@ -10,9 +10,11 @@ tokens of a small model of made-up weights under both, and the findings of `chec
 --absent: also leaves out each key of the text model that the class has a default for, of the first small config of each
 model_type. The config without it must mean what the class saves for it, or ingot must refuse it. These rows are no fault:
 contradictions of a key that the class fills in although another one decides (global_attn_every_n_layers,
-sliding_window_pattern, first_k_dense_replace, qk_head_dim, dbrx's ropes), counts of experts that the rest of a small
-config does not go with, and bailing_hybrid without layer_group_size: layers behind the last whole group have full
-attention in releases, and not in the class.
+sliding_window_pattern, first_k_dense_replace, qk_head_dim, swa_num_key_value_heads, layernorm_epsilon, rotary_dim, dbrx's
+ropes); keys of releases that decide where the class does not read them (attention_head_dim and attention_other_setting for
+head_dim, first_k_dense_replace and mlp_only_layers for mlp_layer_types, jetmoe's ffn_hidden_size and moe_num_experts);
+and bailing_hybrid without layer_group_size: layers behind the last whole group have full attention in releases, and not
+in the class.
 --models: also makes a model of random weights of each small config, by the class that `own` names, saves it, and compares
 logits and greedy tokens (`verify --reference`). If transformers cannot compute it, it is opened and planned as BF16.
 --write DIR: writes NAME.saved.json and NAME.own.json.
@@ -142,7 +144,7 @@ class Ingot:
         out = self.folder()
         code, _, error = self.run("synth", out, "--config", given, "--like", "headers", "--json")
         given.unlink()
-        return (out, "") if code == 0 else (None, error)
+        return (out, "") if code == 0 else (None, error.replace(str(given), "config.json"))
 
 
 def headers(folder):
@@ -329,7 +331,8 @@ def rows_of(given, name, path, work):
         for key, without, filled in absent(document, config):
             found = compared(ingot, without, filled)
             # A config that lacks a key may be refused.
-            rows += [(f"without {key}", text) for text in found if not text.startswith("released refused") and text not in known]
+            rows += [(f"without {key}", text) for text in found
+                     if not text.startswith(("released refused", "both refused")) and text not in known]
     if is_tried and given.models:
         rows += [("model", text) for text in model_rows(ingot, name, config, own)]
     return True, rows

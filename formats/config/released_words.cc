@@ -301,6 +301,17 @@ Translated mimo_ropes(const Json& keys) {
   return said;
 }
 
+// MiMo: its class counts the token itself in `sliding_window`, and saves it next to the number of
+// those before it.
+Translated mimo_window(const Json& keys) {
+  constexpr const char* kWindow = "sliding_window";
+  const Json& size = json_member(keys, "sliding_window_size");
+  const auto before = whole_number(size, ConfigKeys::kMaxCount);
+  if (!is_of(keys, "mimo_v2_flash") || !before || json_member(keys, kWindow) != *before + 1)
+    return std::nullopt;
+  return Translation{{{kWindow, size}}, {}, /*is_rule=*/true};
+}
+
 // Kimi Linear: the numbers of its layers, counted from 1, by kind.
 Translated listed_layers(const Json& keys) {
   const Json& types = json_member(keys, kLayerTypes);
@@ -433,11 +444,12 @@ Translated inner_objects(const Json& keys) {
 }
 
 constexpr std::array kTranslations = {
-    compress_ratios,      hash_layers,         two_ropes,          sparse_blocks, clamped_gate,
-    layer_letters<false>, layer_letters<true>, sliding_heads,      full_heads,    full_last_layer,
-    rope_by_layer,        mimo_windows,        mimo_mixtures,      mimo_ropes,    listed_layers,
-    linear_words,         linear_head_of_ling, windows_by_pattern, kinds_of_mlp,  automatic_widths,
-    inner_objects};
+    compress_ratios,  hash_layers,          two_ropes,           sparse_blocks,
+    clamped_gate,     layer_letters<false>, layer_letters<true>, sliding_heads,
+    full_heads,       full_last_layer,      rope_by_layer,       mimo_windows,
+    mimo_mixtures,    mimo_ropes,           mimo_window,         listed_layers,
+    linear_words,     linear_head_of_ling,  windows_by_pattern,  kinds_of_mlp,
+    automatic_widths, inner_objects};
 
 const Json& value_at(const Json& keys, std::string_view path) {
   const std::size_t dot = path.find('.');

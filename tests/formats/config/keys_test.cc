@@ -220,6 +220,17 @@ TEST(DerivedKeys, NamesThatFamiliesReadApartMustAgree) {
               ElementsAre(::testing::HasSubstr("sliding_window_size")));
   EXPECT_THAT(found(R"({"sliding_window": 128, "sliding_window_size": 128})"),
               ::testing::IsEmpty());
+  // Only the class of MiMo counts the token itself.
+  EXPECT_THAT(found(R"({"sliding_window": 129, "sliding_window_size": 128})"),
+              ::testing::SizeIs(1));
+  for (const int window : {127, 128, 129, 130}) {
+    EXPECT_THAT(found(fmt::format(R"({{"model_type": "mimo_v2_flash", "sliding_window": {},
+                                      "sliding_window_size": 128}})",
+                                  window)
+                          .c_str()),
+                ::testing::SizeIs(window == 128 || window == 129 ? 0 : 1))
+        << window;
+  }
   // The classes that read the second key do not read the first.
   EXPECT_THAT(found(R"({"hidden_act": "gelu", "hidden_activation": "gelu_pytorch_tanh"})"),
               ::testing::IsEmpty());
