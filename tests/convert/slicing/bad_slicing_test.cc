@@ -6,8 +6,7 @@
 #include "tests/convert/slicing/rank_tree.h"
 #include "tests/support/expect_error.h"
 
-// Models that cannot be cut, and slices that cannot be joined: an error of its own for each, and no
-// file under a final name.
+// Models that cannot be cut: an error of its own for each, and no file under a final name.
 
 namespace ingot::testing {
 namespace {
@@ -103,6 +102,13 @@ TEST_F(BadSlicing, CutsThroughABlockOrAGroup) {
   groups.recipe.to = formats::SchemeId::kNvfp4;
   expect_refused(groups, kUnsupported,
                  {"128 columns / 16 ranks = 8, the nvfp4 group has 16 columns"});
+  // The rows of a rank end between blocks of 128, and ModelOpt's file has no place for more scales.
+  Conversion spread = slicing(tiny_bf16(), directory_ / "spread", {.tp = 4, .fit = TpFit::kPad});
+  spread.recipe.to = formats::SchemeId::kFp8Block;
+  spread.recipe.choices.dialect = "modelopt";
+  spread.recipe.allow.add("engine-refuses=*");
+  spare_attention(spread.recipe);
+  expect_refused(spread, kUnsupported, {"between blocks", "as ModelOpt spreads them"});
 }
 
 TEST_F(BadSlicing, RefusesMapsThatLoseOrInventExperts) {
@@ -130,116 +136,6 @@ TEST_F(BadSlicing, StagesThatAreNotEveryLayerOnce) {
   expect_layers_refused("0-2;3-4", {"'0-2;3-4', which is no range"});
   expect_uncut(tiny_v32(), {.pp = 6}, kInvalidArgument,
                {"--pp 6 needs a layer for each stage, the model has 5"});
-}
-
-// Faults in a cut that has been made.
-class BadSlices : public BadSlicing {
- protected:
-  static constexpr Cut kCut = {.tp = 2, .ep = 4};
-
-  void SetUp() override {
-    Conversion conversion = slicing(arch_fixture("qwen3_moe"), top(), kCut);
-    conversion.plan.links = false;
-    conversion.run();
-  }
-  std::filesystem::path top() const { return directory_ / "sliced"; }
-  std::filesystem::path rank(std::uint32_t number) const {
-    return rank_directory(top(), number, kCut);
-  }
-  void expect_unmerged(ErrorCode code, std::initializer_list<std::string> fragments) {
-    expect_refused(keeping(top(), directory_ / "merged"), code, fragments);
-  }
-  static void edit(const std::filesystem::path& json, const std::string& from,
-                   const std::string& to) {
-    std::string text = read_text_file(json, 1 << 24);
-    const std::size_t at = text.find(from);
-    ASSERT_NE(at, text.npos) << from;
-    ASSERT_EQ(text.find(from, at + 1), text.npos) << from << " is there twice";
-    text.replace(at, from.size(), to);
-    write_text_file(json, text);
-  }
-};
-
-TEST_F(BadSlices, ARankThatIsMissing) {
-  std::filesystem::remove_all(rank(2));
-  expect_unmerged(kNotFound, {"rank-00002-of-00004", "is missing, one of 4 ranks"});
-  std::filesystem::remove(top() / "ingot.json");
-  expect_unmerged(kNotFound, {"rank-00002-of-00004", "is missing"});
-}
-
-TEST_F(BadSlices, ARankOfAnotherRun) {
-  Conversion other = slicing(arch_fixture("qwen3_moe"), directory_ / "other", kCut);
-  other.plan.slicing.expert_map = "[7, 6, 5, 4, 3, 2, 1, 0]";
-  other.run();
-  std::filesystem::remove_all(rank(1));
-  std::filesystem::copy(rank_directory(directory_ / "other", 1, kCut), rank(1),
-                        std::filesystem::copy_options::recursive);
-  expect_unmerged(kMismatch, {"rank-00001-of-00004", "another run", "its hash is"});
-  // Gathered by hand, there is no manifest above them to ask.
-  std::filesystem::remove(top() / "ingot.json");
-  expect_unmerged(
-      kMismatch, {"rank-00001-of-00004", "belongs to another conversion than rank-00000-of-00004"});
-}
-
-TEST_F(BadSlices, RanksThatChangedPlaces) {
-  std::filesystem::rename(rank(1), top() / "away");
-  std::filesystem::rename(rank(3), rank(1));
-  std::filesystem::rename(top() / "away", rank(3));
-  expect_unmerged(kMismatch, {"rank-00001-of-00004"});
-  std::filesystem::remove(top() / "ingot.json");
-  expect_unmerged(kMismatch, {"is of rank 3, in the place of rank 1"});
-}
-
-// The norm of layer 1 is whole on all four, the head on ranks 1 and 3.
-TEST_F(BadSlices, AReplicaOfWhichOneByteChanged) {
-  const auto damage = [&](std::uint32_t number, const std::string& tensor) {
-    const OutputTensor found = read_output(rank(number)).at(tensor);
-    const auto path = rank(number) / found.file;
-    const Fd file = Fd::open_for_writing(path, 02);
-    for (const formats::StoredTensor& stored : formats::read_safetensors_header(file).tensors) {
-      if (stored.name != tensor) continue;
-      std::array<std::byte, 1> byte{};
-      file.read_exact(byte, stored.offset + 17);
-      byte[0] ^= std::byte{1};
-      file.write_exact(byte, stored.offset + 17);
-    }
-  };
-  damage(2, "model.layers.1.input_layernorm.weight");
-  expect_unmerged(kMismatch,
-                  {"model.layers.1.input_layernorm.weight",
-                   "differs between rank-00000-of-00004 and rank-00002-of-00004 at byte 17"});
-  damage(2, "model.layers.1.input_layernorm.weight");
-  damage(3, "lm_head.weight");
-  std::filesystem::remove_all(directory_ / "merged");
-  expect_unmerged(
-      kMismatch,
-      {"lm_head.weight", "differs between rank-00001-of-00004 and rank-00003-of-00004 at byte 17"});
-  damage(3, "lm_head.weight");
-  std::filesystem::remove_all(directory_ / "merged");
-  keeping(top(), directory_ / "merged").run();
-}
-
-TEST_F(BadSlices, ATopologyThatContradictsTheManifest) {
-  const std::string original = read_text_file(top() / "ingot.json", 1 << 24);
-  edit(top() / "ingot.json", "\"n_ranks\": 4", "\"n_ranks\": 8");
-  expect_unmerged(kMismatch, {"ingot.json", "topology contradicts itself", "n_ranks is 8"});
-  write_text_file(top() / "ingot.json", original);
-  edit(rank(2) / "ingot.json", "\"tp_rank\": 0", "\"tp_rank\": 1");
-  expect_unmerged(kMismatch, {"rank-00002-of-00004", "was changed"});
-  std::filesystem::remove(top() / "ingot.json");
-  expect_unmerged(kMismatch, {"rank-00002-of-00004", "tp_rank is 1, of rank 2 it is 0"});
-}
-
-TEST_F(BadSlices, AFileThatWasCutShort) {
-  const auto path = rank(1) / "tp-01-of-02-00001-of-00001.safetensors";
-  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
-  expect_unmerged(kMismatch, {"rank-00001-of-00004/tp-01-of-02-00001-of-00001.safetensors"});
-}
-
-TEST_F(BadSlices, WeightsThatNoManifestKnows) {
-  std::filesystem::copy_file(rank(0) / "all-00001-of-00001.safetensors",
-                             rank(0) / "extra.safetensors");
-  expect_unmerged(kMismatch, {"rank-00000-of-00004/extra.safetensors", "not named by"});
 }
 
 }  // namespace
