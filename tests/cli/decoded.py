@@ -4,22 +4,17 @@ same DIR DIR: the tensors of two checkpoints are the same bytes."""
 import hashlib
 import json
 import pathlib
-import struct
 import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "differential"))
+from container import read_file
 
 HASH_OF = {"F32": "f32_sha256", "F16": "f16_sha256", "BF16": "bf16_sha256"}
 
 
 def tensors(directory):
-    found = {}
-    for path in sorted(pathlib.Path(directory).rglob("*.safetensors")):
-        data = path.read_bytes()
-        (length,) = struct.unpack("<Q", data[:8])
-        for name, facts in json.loads(data[8 : 8 + length]).items():
-            if name != "__metadata__":
-                begin, end = facts["data_offsets"]
-                found[name] = (facts["dtype"], facts["shape"], data[8 + length + begin : 8 + length + end])
-    return found
+    files = sorted(pathlib.Path(directory).rglob("*.safetensors"))
+    return {stored.name: (stored.dtype, list(stored.shape), stored.data) for path in files for stored in read_file(path)}
 
 
 def wrong_hashes(directory, golden):

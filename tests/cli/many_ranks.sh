@@ -11,20 +11,14 @@ python3 -c 'import json; print(json.dumps([slot % 256 for slot in range(320)]))'
 [ "$(find "$work/ranks" -mindepth 1 -maxdepth 1 -type d -name 'rank-*-of-00320' | wc -l)" -eq 320 ] || fail "not 320 ranks"
 
 # The tensors of some ranks, read without ingot.
-python3 - "$work" <<'P' || fail "what ranks hold"
-import glob, json, os, re, struct, sys
+python3 -B - "$work" "$(dirname "$0")/../differential" <<'P' || fail "what ranks hold"
+import glob, json, os, re, sys
 work = sys.argv[1]
+sys.path.insert(0, sys.argv[2])
+from container import read_checkpoint
 
 def tensors(directory):
-    found = {}
-    for path in glob.glob(directory + "/*.safetensors"):
-        data = open(path, "rb").read()
-        n, = struct.unpack("<Q", data[:8])
-        for name, entry in json.loads(data[8:8 + n]).items():
-            if name != "__metadata__":
-                begin, end = entry["data_offsets"]
-                found[name] = (entry["dtype"], entry["shape"], data[8 + n + begin:8 + n + end])
-    return found
+    return {name: (stored.dtype, stored.shape, stored.data) for name, stored in read_checkpoint(directory).items()}
 
 whole = tensors(work + "/in")
 is_expert = {name: re.search(r"\.mlp\.experts\.(\d+)\.", name) for name in whole}

@@ -1,8 +1,12 @@
+#include <algorithm>
+#include <cmath>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/convert/conversion.h"
-#include "tests/convert/plain_decode.h"
+#include "tests/convert/output_tensors.h"
+#include "tests/convert/program_decode.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
@@ -27,10 +31,13 @@ std::string partner_of(const std::string& weight) {
 
 // Largest magnitude of a weight of the example, decoded once per process.
 float amax_of(const std::string& weight) {
-  static const OutputTensors source = read_output(small_v32());
+  static const auto source = formats::Checkpoint::open(small_v32());
   static std::map<std::string, float> known;
   const auto [at, is_new] = known.try_emplace(weight);
-  if (is_new) at->second = largest_magnitude(released_values(source, weight));
+  if (!is_new) return at->second;
+  const auto tensor = std::ranges::find(source.tensors(), weight, &formats::LogicalTensor::name);
+  for (const float value : decoded(source, *tensor))
+    at->second = std::max(at->second, std::abs(value));
   return at->second;
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -96,37 +95,6 @@ inline std::vector<float> code_values(const OutputTensor& tensor) {
       return values_of_codes<std::uint8_t, 2>(
           tensor, [](unsigned byte, unsigned i) { return e2m1_value(byte >> (4 * i) & 15U); });
   }
-}
-
-/// Values of a weight whose every `block_rows` x `block_cols` values share a scale, by one FP32
-/// multiplication each.
-inline std::vector<float> scaled_values(const std::vector<float>& codes,
-                                        const std::vector<float>& scales, std::size_t cols,
-                                        std::size_t block_rows, std::size_t block_cols) {
-  std::vector<float> values(codes.size());
-  const std::size_t across = (cols + block_cols - 1) / block_cols;
-  for (std::size_t row = 0, i = 0; i < codes.size(); ++row) {
-    const float* scale = scales.data() + row / block_rows * across;
-    for (std::size_t begin = 0; begin < cols; begin += block_cols, ++scale)
-      for (const std::size_t end = i + std::min(block_cols, cols - begin); i < end; ++i)
-        values[i] = codes[i] * *scale;
-  }
-  return values;
-}
-
-/// Values of `X.weight` in a checkpoint as DeepSeek releases it: E4M3 with `weight_scale_inv` per
-/// 128 x 128, or plain.
-inline std::vector<float> released_values(const OutputTensors& tensors, const std::string& weight) {
-  const OutputTensor& codes = tensors.at(weight);
-  const auto scale = tensors.find(weight + "_scale_inv");
-  if (scale == tensors.end()) return code_values(codes);
-  return scaled_values(code_values(codes), scale_values(scale->second), codes.shape[1], 128, 128);
-}
-
-inline float largest_magnitude(const std::vector<float>& values) {
-  float largest = 0;
-  for (const float value : values) largest = std::max(largest, std::abs(value));
-  return largest;
 }
 
 }  // namespace ingot::testing

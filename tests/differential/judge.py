@@ -18,27 +18,39 @@ DENSE = re.compile(r"\.layers\.\d+\.(?:self_attn|mlp)\.(?:[qkvo]|qkv|gate|up|dow
 # Never quantized by any recipe, whatever the family.
 NEVER = re.compile(r"(?:norm|embed_tokens|embed|mlp\.gate|router)\.weight$")
 LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
-# The parts that a dialect writes with the codes of a scheme, and their dtypes.
+# The parts that a dialect writes with the codes of a scheme, with dtype and shape (SHAPES).
+F32_GRID, U8_GRID, F32_EACH = ("F32", "grid"), ("U8", "grid"), ("F32", "rows")
 WRITTEN = {
-    ("deepseek", "fp8-block"): {"weight_scale_inv": "F32"},
-    ("deepseek", "fp8-tensor"): {"weight_scale": "F32"},
-    ("deepseek", "int8-block"): {"weight_scale_inv": "F32"},
-    ("compressed-tensors", "fp8-block"): {"weight_scale": "F32"},
-    ("compressed-tensors", "fp8-channel"): {"weight_scale": "F32"},
-    ("compressed-tensors", "fp8-tensor"): {"weight_scale": "F32"},
-    ("compressed-tensors", "int8-channel"): {"weight_scale": "F32"},
-    ("compressed-tensors", "nvfp4"): {"weight_scale": "F8_E4M3", "weight_global_scale": "F32"},
-    ("compressed-tensors", "mxfp4"): {"weight_scale": "U8"},
-    ("compressed-tensors", "mxfp8"): {"weight_scale": "U8"},
-    ("compressed-tensors", "int4-group"): {"weight_scale": "BF16", "weight_shape": "I32"},
-    ("modelopt", "nvfp4"): {"weight_scale": "F8_E4M3", "weight_scale_2": "F32"},
-    ("modelopt", "fp8-tensor"): {"weight_scale": "F32"},
-    ("modelopt", "fp8-channel"): {"weight_scale": "F32"},
-    ("modelopt", "fp8-block"): {"weight_scale": "F32"},
-    ("modelopt", "mxfp8"): {"weight_scale": "U8"},
-    ("modelslim", "int8-channel"): {"weight_scale": "F32", "weight_offset": "F32"},
-    ("modelslim", "int8-channel", "static"): {"deq_scale": None, "quant_bias": "I32"},
-    ("mxfp4", "mxfp4"): {"scales": "U8"},
+    ("deepseek", "fp8-block"): {"weight_scale_inv": F32_GRID},
+    ("deepseek", "fp8-tensor"): {"weight_scale": ("F32", "")},
+    ("deepseek", "int8-block"): {"weight_scale_inv": F32_GRID},
+    ("compressed-tensors", "fp8-block"): {"weight_scale": F32_GRID},
+    ("compressed-tensors", "fp8-channel"): {"weight_scale": F32_GRID},
+    ("compressed-tensors", "fp8-tensor"): {"weight_scale": ("F32", "one")},
+    ("compressed-tensors", "int8-channel"): {"weight_scale": F32_GRID},
+    ("compressed-tensors", "nvfp4"): {"weight_scale": ("F8_E4M3", "grid"), "weight_global_scale": ("F32", "one")},
+    ("compressed-tensors", "mxfp4"): {"weight_scale": U8_GRID},
+    ("compressed-tensors", "mxfp8"): {"weight_scale": U8_GRID},
+    ("compressed-tensors", "int4-group"): {"weight_scale": ("BF16", "grid"), "weight_shape": ("I32", "sides")},
+    ("modelopt", "nvfp4"): {"weight_scale": ("F8_E4M3", "grid"), "weight_scale_2": ("F32", "")},
+    ("modelopt", "fp8-tensor"): {"weight_scale": ("F32", "")},
+    ("modelopt", "fp8-channel"): {"weight_scale": F32_EACH},
+    ("modelopt", "fp8-block"): {"weight_scale": ("F32", "spread")},
+    ("modelopt", "mxfp8"): {"weight_scale": U8_GRID},
+    ("modelslim", "int8-channel"): {"weight_scale": F32_GRID, "weight_offset": F32_GRID},
+    ("modelslim", "int8-channel", "static"): {"deq_scale": (None, "rows"), "quant_bias": ("I32", "rows")},
+    ("mxfp4", "mxfp4"): {"scales": ("U8", "grid")},
+}
+# SGLang joins their scales, where two of shape [1] would make a [2].
+FUSED_BY_SGLANG = re.compile(r"(?:q_a_proj|kv_a_proj_with_mqa)\.")
+# Of a matrix of n rows and k columns in blocks of r x c.
+SHAPES = {
+    "": lambda n, k, r, c: (),
+    "one": lambda n, k, r, c: (1,),
+    "sides": lambda n, k, r, c: (2,),
+    "rows": lambda n, k, r, c: (n,),
+    "grid": lambda n, k, r, c: (-(-n // r), -(-k // c)),
+    "spread": lambda n, k, r, c: (-(-n // r), 1, -(-k // c), 1),
 }
 # Names of DeepSeek-V4's release, whose own dialect calls scales `scale` and holds powers of two as exponents.
 V4 = re.compile(r"^(?:layers|mtp)\.\d+\.(?:attn|ffn)\.")
@@ -153,14 +165,21 @@ def judge_parts(weight, source, choices):
     wanted = WRITTEN.get(key + (choices.get("activations"),)) or WRITTEN.get(key)
     if V4.search(weight.name) and (choices["dialect"] == "deepseek" or not choices.get("dialect_is_asked")):
         grid = "F32" if (choices.get("fp8_grid") or default_grid(source)) == "amax" else "F8_E8M0"
-        wanted = {"fp8-block": {"scale": grid}, "mxfp4": {"scale": "F8_E8M0"}}.get(weight.scheme, wanted)
+        scale = {"fp8-block": (grid, "grid"), "mxfp4": ("F8_E8M0", "grid")}.get(weight.scheme)
+        wanted = {"scale": scale} if scale else wanted
     if wanted is None:
         return [f"dialect {choices['dialect']} has no {weight.scheme}"]
     found = {
         part: stored.dtype for part, stored in weight.parts.items() if part != "weight" and part not in ACTIVATIONS
     }
-    if found.keys() != wanted.keys() or any(wanted[part] not in (None, dtype) for part, dtype in found.items()):
+    if found.keys() != wanted.keys() or any(wanted[part][0] not in (None, dtype) for part, dtype in found.items()):
         return [f"its parts are {found}, the dialect has {wanted}"]
+    for part, (_, kind) in wanted.items():
+        shape = SHAPES[kind](*weight.values.shape[-2:], *weight.block)
+        if kind == "one" and FUSED_BY_SGLANG.search(weight.name):
+            shape = ()
+        if weight.values.ndim == 2 and weight.parts[part].shape != shape:
+            return [f"its {part} has shape {weight.parts[part].shape}, the dialect has {shape}"]
     has_input = bool(ACTIVATIONS & weight.parts.keys())
     if not has_input and TABLE in weight.name:  # it has no input that could be quantized
         return []

@@ -16,39 +16,16 @@ from pathlib import Path
 
 import numpy as np
 
+import cuts
+import described
 import rows_test
 import slices
 from container import read_checkpoint, read_config
 from job import Wrong, require_same_files
 from judge import Model, judge_models
-from targets import SEARCHED_ELSE
+from outputs import first_of, targets_of
 from weights import logical_tensors
 
-CONVERSIONS = [
-    ("fp8", {"to": "fp8-block", "dialect": "deepseek"}, []),
-    ("fp8-channel", {"to": "fp8-channel", "dialect": "modelopt"}, ["--dialect", "modelopt"]),
-    (
-        "fp8-tensor",
-        {"to": "fp8-tensor", "dialect": "compressed-tensors", "activations": "static", "input_scale": 0.5},
-        ["--dialect", "compressed-tensors", "--activations", "static", "--input-scale", "0.5"],
-    ),
-    ("int8", {"to": "int8-channel", "dialect": "compressed-tensors"}, []),
-    (
-        "int8",
-        {"to": "int8-channel", "dialect": "modelslim", "activations": "static", "input_scale": 0.5},
-        ["--dialect", "modelslim", "--activations", "static", "--input-scale", "0.5"],
-    ),
-    ("int8-block", {"to": "int8-block", "dialect": "deepseek"}, []),
-    ("nvfp4", {"to": "nvfp4", "dialect": "compressed-tensors"}, []),
-    (
-        "nvfp4",
-        {"to": "nvfp4", "dialect": "modelopt", "search": "amax"},
-        ["--dialect", "modelopt", "--activations", "weight-only", "--search", "amax"],
-    ),
-    ("mxfp4", {"to": "mxfp4", "dialect": "compressed-tensors"}, []),
-    ("mxfp8", {"to": "mxfp8", "dialect": "compressed-tensors"}, []),
-    ("int4", {"to": "int4-group", "dialect": "compressed-tensors", "group_size": "32"}, ["--group-size", "32"]),
-]
 SCALES = ["weight_scale", "weight_scale_inv", "deq_scale"]
 failures = []
 
@@ -127,6 +104,13 @@ def judge_sees(name, source, folder, choices):
         expect(f"{name}: a doubled scale is seen", judge_models(source, Model(folder), choices))
 
 
+def json_is_read(name, source, output, choices):
+    expect(f"{name}: its JSON is right", not list(described.complaints_of(output, choices)))
+    linear = "model.layers.1.mlp.experts.1.down_proj.weight"
+    output.stored[linear] = source.stored[linear]
+    expect(f"{name}: its JSON is not that of a plain module", list(described.complaints_of(output, choices)))
+
+
 def judge_sees_names(source, folder, choices):
     """Faults that no single tensor shows."""
     output = Model(folder)
@@ -157,14 +141,20 @@ def bytes_are_compared(folder, whole):
         except Wrong:
             pass
     ranks = whole + "-ranks"
-    expect("slices are cuts of the whole", not list(slices.complaints_of(ranks, read_checkpoint(whole))))
-    cut = next(
-        stored
-        for name, stored in read_checkpoint(os.path.join(ranks, "rank-00001-of-00002")).items()
-        if "q_b_proj" in name
-    )
-    with with_flipped_bit(cut, 0, 0):
-        expect("a flipped bit of a slice is seen", list(slices.complaints_of(ranks, read_checkpoint(whole))))
+    ways = {
+        "a cut of the whole": lambda: slices.complaints_of(ranks, read_checkpoint(whole)),
+        "the rank's": lambda: cuts.complaints_of(Model(whole).stored, ranks, cuts.Cut(2, 2)),
+    }
+    last = os.path.join(ranks, "rank-00001-of-00002")
+    cut = next(stored for name, stored in read_checkpoint(last).items() if "q_b_proj" in name)
+    for words, complaints in ways.items():
+        expect(f"each slice is {words}", not list(complaints()))
+        with with_flipped_bit(cut, 0, 0):
+            expect(f"a flipped bit of a slice is not {words}", list(complaints()))
+    first = last.replace("00001", "00000", 1)
+    for old, new in [(first, ranks + "-kept"), (last, first), (ranks + "-kept", last)]:
+        os.rename(old, new)
+    expect("ranks that changed places are seen", list(ways["the rank's"]()))
 
 
 def main():
@@ -191,12 +181,12 @@ def main():
             "4",
         )
         model = Model(source)
-        for n, (to, choices, words) in enumerate(CONVERSIONS):
-            folder = os.path.join(work, f"output{n}")
-            search = ["--search", "amax"] if to in SEARCHED_ELSE else []
-            run("convert", source, folder, "--to", to, *words, *search, "--allow", "engine-refuses=*", "--quiet")
-            judge_sees(f"{to} in {choices['dialect']}", model, folder, choices)
-        judge_sees_names(model, os.path.join(work, "output3"), CONVERSIONS[3][1])
+        for n, target in enumerate(first_of(targets_of(ingot))):
+            folder, choices = os.path.join(work, f"output{n}"), target.choices({})
+            run("convert", source, folder, *target.words(), "--quiet")
+            judge_sees(str(target), model, folder, choices)
+            json_is_read(str(target), model, Model(folder), choices)
+        judge_sees_names(model, folder, choices)
         run("convert", source, os.path.join(work, "whole"), "--max-shard-size", "1GB", "--quiet")
         run("convert", source, ranks, "--tp", "2", "--ep", "2", "--quiet")
         bytes_are_compared(os.path.join(work, "output0"), os.path.join(work, "whole"))

@@ -95,7 +95,9 @@ def whole_numbers(stored):
 def spread(scales, block, shape):
     """A scale per block as one per element of [..., N, K]."""
     rows, columns = min(block[0], shape[-2]), min(block[1], shape[-1])
-    return scales.repeat(rows, -2)[..., : shape[-2], :].repeat(columns, -1)[..., : shape[-1]]
+    *before, down, across = scales.shape
+    each = np.broadcast_to(scales[..., None, :, None], (*before, down, rows, across, columns))
+    return each.reshape(*before, down * rows, across * columns)[..., : shape[-2], : shape[-1]]
 
 
 def claimed_blocks(config):

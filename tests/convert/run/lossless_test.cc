@@ -11,7 +11,6 @@
 #include "formats/container/bfloat16.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
-#include "tests/convert/plain_decode.h"
 #include "tests/convert/program_decode.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"

@@ -70,23 +70,6 @@ Conversion to_native(const fs::path& from, const fs::path& to, std::uint32_t mp)
   return conversion;
 }
 
-/// Joins shards again, with a config of the hub from elsewhere.
-void merge(const fs::path& shards, const fs::path& to, const fs::path& config) {
-  const formats::Checkpoint source =
-      shard::open_source(shards, {.open = {}, .compare_replicas = true, .config = config});
-  convert::Recipe recipe;
-  resolve(recipe, source);
-  convert::execute(plan_for(source, recipe), to, {});
-}
-
-/// The shards as DeepSeek's converter leaves them: without files of ours.
-void copy_shards(const fs::path& from, const fs::path& to) {
-  fs::create_directories(to);
-  for (const auto& entry : fs::directory_iterator(from)) {
-    if (entry.path().extension() == ".safetensors") fs::copy(entry.path(), to);
-  }
-}
-
 std::string text_of(const fs::path& path) {
   return read_text_file(path, 1 << 20);
 }
@@ -135,35 +118,6 @@ TEST_P(NativeLayoutOf, HasTheMtpLayerUnlessDropped) {
   EXPECT_EQ(extra, expected);
 }
 
-TEST_P(NativeLayoutOf, MergesBackToTheModelThatWasCut) {
-  to_native(tiny_bf16(), directory_ / "shards", GetParam()).run();
-  keeping(directory_ / "shards", directory_ / "merged").run();
-  EXPECT_EQ(first_difference(payload(directory_ / "merged"), payload(tiny_bf16())), "");
-}
-
-TEST_P(NativeLayoutOf, MergesForeignShardsWithAConfig) {
-  to_native(tiny_bf16(), directory_ / "shards", GetParam()).run();
-  copy_shards(directory_ / "shards", directory_ / "foreign");
-  merge(directory_ / "foreign", directory_ / "merged", tiny_bf16() / "config.json");
-  EXPECT_EQ(first_difference(tensor_bytes(directory_ / "merged"), tensor_bytes(tiny_bf16())), "");
-
-  fs::copy(tiny_bf16() / "config.json", directory_ / "foreign/config.json");
-  merge(directory_ / "foreign", directory_ / "beside", {});
-  EXPECT_EQ(first_difference(tensor_bytes(directory_ / "beside"), tensor_bytes(tiny_bf16())), "");
-}
-
-// The shards of people who ran that converter: the MTP layer is gone, the config still promises it.
-TEST_P(NativeLayoutOf, MergesShardsOfOthersWithoutTheMtpLayer) {
-  Conversion conversion = to_native(tiny_bf16(), directory_ / "shards", GetParam());
-  conversion.recipe.mtp = MtpPolicy::kDrop;
-  conversion.run();
-  copy_shards(directory_ / "shards", directory_ / "foreign");
-  merge(directory_ / "foreign", directory_ / "merged", tiny_bf16() / "config.json");
-  auto main_layers = tensor_bytes(tiny_bf16());
-  EXPECT_GT(std::erase_if(main_layers, [](const auto& entry) { return is_mtp(entry.first); }), 0U);
-  EXPECT_EQ(first_difference(tensor_bytes(directory_ / "merged"), main_layers), "");
-}
-
 INSTANTIATE_TEST_SUITE_P(Ranks, NativeLayoutOf, ::testing::Values(2),
                          ::testing::PrintToStringParamName());
 INSTANTIATE_TEST_SUITE_P(SlowRanks, NativeLayoutOf, ::testing::Values(1, 4, 8),
@@ -174,26 +128,6 @@ TEST_F(NativeLayout, Fp8EqualsDeepseeksConverter) {
   conversion.recipe.mtp = MtpPolicy::kDrop;
   conversion.run();
   EXPECT_EQ(first_difference(written(directory_ / "out"), golden("fp8-mp1")), "");
-}
-
-TEST_F(NativeLayout, Fp8MergesBackFromAnyShards) {
-  to_native(tiny_v32(), directory_ / "shards", 1).run();
-  keeping(directory_ / "shards", directory_ / "merged").run();
-  EXPECT_EQ(first_difference(tensor_bytes(directory_ / "merged"), tensor_bytes(tiny_v32())), "");
-  copy_shards(directory_ / "shards", directory_ / "foreign");
-  merge(directory_ / "foreign", directory_ / "again", tiny_v32() / "config.json");
-  EXPECT_EQ(first_difference(tensor_bytes(directory_ / "again"), tensor_bytes(tiny_v32())), "");
-}
-
-TEST_F(NativeLayout, IsCutAnewForAnotherNumberOfRanks) {
-  to_native(tiny_bf16(), directory_ / "two", 2).run();
-  to_native(directory_ / "two", directory_ / "across", 8).run();
-  to_native(tiny_bf16(), directory_ / "eight", 8).run();
-  EXPECT_EQ(first_difference(payload(directory_ / "across"), payload(directory_ / "eight")), "");
-  const Cut cut{.tp = 2, .ep = 4};
-  slicing(directory_ / "two", directory_ / "ranks", cut).run();
-  slicing(tiny_bf16(), directory_ / "direct", cut).run();
-  EXPECT_EQ(first_difference(payload(directory_ / "ranks"), payload(directory_ / "direct")), "");
 }
 
 TEST_F(NativeLayout, HasHubAndInferenceConfigs) {

@@ -52,22 +52,6 @@ inline void spare_attention(convert::Recipe& recipe) {
   recipe.rules.push_back(convert::make_rule("*.self_attn.*", "bf16", convert::RuleOrigin::kRule));
 }
 
-/// Whether a source can be cut so; false when the plan is refused for its shapes.
-inline bool is_legal(const std::filesystem::path& from, const Cut& cut) {
-  const formats::Checkpoint source = shard::open_source(from);
-  convert::Recipe recipe;
-  resolve(recipe, source);
-  try {
-    plan_for(source, recipe, cut.options());
-    return true;
-  } catch (const Error& error) {
-    EXPECT_TRUE(error.code() == ErrorCode::kUnsupported ||
-                error.code() == ErrorCode::kInvalidArgument)
-        << error.what();
-    return false;
-  }
-}
-
 inline std::filesystem::path rank_directory(const std::filesystem::path& top, std::uint32_t rank,
                                             const Cut& cut) {
   return top / shard::rank_directory_name(rank, cut.options().slicing.topology.n_ranks());

@@ -1,11 +1,8 @@
-#include <functional>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "convert/output/output_directory.h"
 #include "formats/container/checkpoint_index.h"
-#include "tests/convert/slicing/expect_cut.h"
 #include "tests/convert/slicing/rank_tree.h"
 #include "tests/convert/slicing/sliced.h"
 #include "tests/support/expect_error.h"
@@ -225,63 +222,6 @@ TEST_F(TopologyLayout, RankConfigsStateBlocksAndWidths) {
                 UnorderedElementsAre("/intermediate_size 1024", "/moe_intermediate_size 512"));
     EXPECT_EQ(*record_of_rank(rank).whole_config, config(directory_ / "whole"));
   }
-}
-
-TEST_F(TopologyLayout, RanksAreAcceptedAloneAndTogether) {
-  const auto expect_all = [&](const std::filesystem::path& model, const Cut& cut) {
-    SCOPED_TRACE(cut.name());
-    const auto top = cut_into(model, cut);
-    expect_each_accepted_alone(top, cut);
-    expect_accepted(top);
-    std::filesystem::remove_all(top);
-  };
-  expect_all(synth_model(), {.ep = 4, .pp = 2});
-  expect_all(synth_model(), {.tp = 2, .ep = 2, .etp = 2, .fit = TpFit::kRetile});
-  expect_all(synth_model(), {.tp = 2, .fit = TpFit::kBf16});
-  expect_all(arch_fixture("qwen3_moe"), {.tp = 4, .ep = 2, .pp = 3});
-  expect_all(arch_fixture("glm_moe_dsa"), {.tp = 2, .ep = 4, .etp = 2});
-}
-
-bool is_spread(const Target& target) {
-  return std::ranges::any_of(target.storage->parts, [](const auto& part) {
-    return part.shape == formats::PartShape::kSpread;
-  });
-}
-
-// Every target that is not spread, accepted; spread scales are not padded, and refused.
-void expect_ranks(const std::vector<Target>& targets) {
-  const Cut cut = {.tp = 2, .ep = 2, .etp = 2, .fit = TpFit::kPad};
-  for (const Target& target : targets) {
-    SCOPED_TRACE(target.name());
-    const TempDir directory;
-    Conversion conversion(synth_bf16_model(), directory / "out");
-    target.apply(conversion.recipe);
-    conversion.recipe.choices.search = quantize::ScaleSearch::kAmax;
-    spare_attention(conversion.recipe);
-    conversion.plan = cut.options();
-    if (is_spread(target)) {
-      ingot::testing::expect_error(ErrorCode::kUnsupported, {"between blocks"},
-                                   [&] { conversion.run(); });
-      continue;
-    }
-    conversion.run();
-    expect_each_accepted_alone(conversion.output, cut);
-  }
-}
-
-TEST_F(TopologyLayout, RanksOfEveryDialectAreAcceptedAlone) {
-  expect_ranks(first_targets());
-}
-
-TEST_F(TopologyLayout, SpreadScalesAreNotPadded) {
-  std::vector<Target> spread = all_targets();
-  std::erase_if(spread, std::not_fn(is_spread));
-  ASSERT_FALSE(spread.empty());
-  expect_ranks(spread);
-}
-
-TEST(SlowTopologyLayout, RanksOfEveryTargetAreAcceptedAlone) {
-  expect_ranks(all_targets_but(first_targets()));
 }
 
 convert::Plan planned(const formats::Checkpoint& source, const convert::PlanOptions& options) {

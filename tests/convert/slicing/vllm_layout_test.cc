@@ -158,25 +158,6 @@ TEST_P(VllmLayoutOf, IsTheStateDictOfVllmKeyByKey) {
   }
 }
 
-TEST_P(VllmLayoutOf, MergesBackToTheModelThatWasCut) {
-  GetParam().to(directory_ / "ranks").run();
-  keeping(directory_ / "ranks", directory_ / "merged").run();
-  Conversion whole = keeping(GetParam().model(), directory_ / "whole");
-  GetParam().encode(whole.recipe);
-  if (GetParam().family == "deepseek_v32" || GetParam().family == "glm_moe_dsa") {
-    // vLLM decodes or casts them as it loads.
-    for (const char* rule : {"role:indexer-k=bf16", "role:indexer-k-norm=f32", "role:norm=bf16"})
-      whole.recipe.rules.push_back(convert::parse_rule(rule));
-  }
-  whole.run();
-  auto merged = payload(directory_ / "merged"), expected = payload(directory_ / "whole");
-  // The rules above are in the card of the one.
-  if (!whole.recipe.rules.empty()) {
-    for (auto* files : {&merged, &expected}) EXPECT_EQ(files->erase("README.md"), 1U);
-  }
-  EXPECT_EQ(first_difference(merged, expected), "");
-}
-
 INSTANTIATE_TEST_SUITE_P(
     Jobs, VllmLayoutOf,
     ::testing::Values(
@@ -189,26 +170,6 @@ INSTANTIATE_TEST_SUITE_P(
         Job{"deepseek_v3-int4-tp2", true, 2, 1, false, "deepseek_v3",
             formats::SchemeId::kInt4Group},
         Job{"glm_moe_dsa-fp8-tp2", true, 2, 1, false, "glm_moe_dsa", std::nullopt, 1}));
-
-TEST_F(VllmLayout, IsCutAnewForOtherRanks) {
-  to_ranks(fp8_model(), directory_ / "two", 2).run();
-  to_ranks(directory_ / "two", directory_ / "across", 4).run();
-  to_ranks(fp8_model(), directory_ / "four", 4).run();
-  EXPECT_EQ(first_difference(payload(directory_ / "across"), payload(directory_ / "four")), "");
-}
-
-TEST_F(VllmLayout, StopsDoNotChangeTheBytes) {
-  to_ranks(fp8_model(), directory_ / "whole", 2).run();
-  Conversion stopped = to_ranks(fp8_model(), directory_ / "stopped", 2);
-  stopped.execute.resume = true;
-  int stops = 0;
-  for (int polls = 20; run_stopped(stopped, polls); polls += 20) {
-    ++stops;
-    expect_unpublished(stopped.output);
-  }
-  EXPECT_GE(stops, 2);
-  EXPECT_EQ(first_difference(tree(directory_ / "stopped"), tree(directory_ / "whole")), "");
-}
 
 TEST_F(VllmLayout, CheckFindsChangedPiecesAndConstants) {
   const fs::path out = directory_ / "out";
