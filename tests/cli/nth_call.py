@@ -105,7 +105,7 @@ JOBS = [
     Job("vllm-sharded", "convert in out --layout vllm-sharded --to bf16 --tp 2"),
     Job("repair", "repair in out", source="broken"),
     Job("consume", CONSUME, consumes=True),
-    Job("consume-late", CONSUME + " --read-back", consumes=True),
+    Job("consume-late", CONSUME + " --read-back --tp 2 --tp-fit retile", consumes=True),
     Job("first-part", QUANTIZE + " --part 0/2", after=[QUANTIZE + " --part 1/2", "join out"]),
     Job("part", QUANTIZE + " --part 0/2", before=[QUANTIZE + " --part 1/2"], after=["join out"]),
     Job("join", "join out", before=[QUANTIZE + " --part 0/2", QUANTIZE + " --part 1/2"], resumed="join out"),

@@ -214,22 +214,6 @@ TEST_F(ClaimedOutput, IsNotPublishedWithAReplacedFile) {
   }
 }
 
-TEST_F(ClaimedOutput, ForcedAndKilledStillReplacesWhenResumed) {
-  Conversion whole(small_v32(), dir_ / "whole");
-  whole.plan.shards.max_shard_bytes = 100'000'000;
-  whole.run();
-  Conversion conversion(small_v32(), dir_ / "out");
-  conversion.run();
-  ASSERT_TRUE(std::filesystem::exists(dir_ / "out" / "model-00002-of-00002.safetensors"));
-  conversion.plan.shards.max_shard_bytes = 100'000'000;
-  conversion.execute.force = true;
-  ASSERT_TRUE(run_stopped(conversion, 100));
-  conversion.execute.force = false;
-  conversion.execute.resume = true;
-  conversion.run();
-  EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "whole"));
-}
-
 TEST_F(ClaimedOutput, IsNotReplacedAfterAKilledForcedRun) {
   Conversion conversion(small_v32(), dir_ / "out");
   conversion.run();

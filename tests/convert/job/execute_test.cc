@@ -52,36 +52,6 @@ TEST_F(Execute, CastOfTheExampleEqualsTheIndependentGolden) {
   }
 }
 
-TEST_F(Execute, OutputIgnoresThreadsBudgetAndWritePath) {
-  const DiskDir disk;
-  const auto expected = tree(small_bf16());
-  struct Setting {
-    std::size_t threads;
-    std::uint64_t megabytes;
-    bool direct;
-  };
-  for (const auto& [threads, megabytes, direct] :
-       {Setting{1, 80, true}, {2, 80, false}, {7, 4096, false}, {7, 80, true}}) {
-    Conversion conversion(small_v32(), disk / std::to_string(threads + megabytes));
-    conversion.execute.threads = threads;
-    conversion.execute.mem_limit = megabytes << 20;
-    conversion.execute.direct_io = direct;
-    conversion.run();
-    EXPECT_TRUE(tree(conversion.output) == expected)
-        << threads << " threads, " << megabytes << " megabytes, direct " << direct;
-  }
-}
-
-TEST_F(Execute, WithoutTargetEveryTensorIsUntouched) {
-  Conversion conversion(small_v32(), dir_ / "out");
-  conversion.recipe.to.reset();
-  conversion.run();
-  EXPECT_TRUE(tensor_bytes(dir_ / "out") == tensor_bytes(small_v32()));
-  const auto config = formats::read_json_file(dir_ / "out" / "config.json", 1 << 20);
-  const auto source = formats::read_json_file(small_v32() / "config.json", 1 << 20);
-  EXPECT_EQ(config.at("quantization_config"), source.at("quantization_config"));
-}
-
 TEST_F(Execute, ReshardingIsLossless) {
   for (const std::uint64_t limit : {std::uint64_t{300'000}, std::uint64_t{1} << 40}) {
     const TempDir directory;

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "convert/output/output_directory.h"
-#include "convert/run/memory_plan.h"
 #include "tests/convert/conversion.h"
+#include "tests/convert/job/unfinished_job.h"
 #include "tests/convert/output_tensors.h"
 #include "tests/convert/targets.h"
 #include "tests/support/expect_error.h"
@@ -68,29 +68,6 @@ class SameBytes : public ::testing::TestWithParam<Target> {
 
 INSTANTIATE_TEST_SUITE_P(Schemes, SameBytes, ::testing::ValuesIn(first_schemes()), target_name);
 INSTANTIATE_TEST_SUITE_P(SlowSchemes, SameBytes, ::testing::ValuesIn(other_schemes()), target_name);
-
-TEST_P(SameBytes, WhenStopped) {
-  Conversion stopped = conversion("stopped");
-  stopped.execute.resume = true;
-  stopped.execute.threads = 2;
-  int stops = 0;
-  for (int polls = 40; run_stopped(stopped, polls); polls += 40) ++stops;
-  EXPECT_GE(stops, 2);
-  EXPECT_TRUE(tree(stopped.output) == tree(plain_run()));
-}
-
-TEST_P(SameBytes, WhenStoppedWhileTheSourceIsConsumed) {
-  std::filesystem::copy(synth_model(), directory_ / "in");
-  Conversion consuming = conversion(directory_ / "in", "out");
-  consuming.execute.consume_source = true;
-  consuming.execute.resume = true;
-  int stops = 0;
-  for (int polls = 40; run_stopped(consuming, polls); polls += 40) ++stops;
-  EXPECT_GE(stops, 2);
-  EXPECT_TRUE(tree(consuming.output) == tree(plain_run()));
-  for (const std::string& name : top_level(directory_ / "in"))
-    EXPECT_FALSE(name.ends_with(".safetensors")) << name;
-}
 
 TEST(QuantizedJob, RefusesOtherChoicesOfHowNumbersAreWritten) {
   const TempDir directory;
@@ -183,14 +160,6 @@ class FusedGroupResume : public ::testing::Test {
         journal.add_consumed(file);
     }
   }
-
-  // Every tensor staged and in the journal, nothing published.
-  static void run_to_the_last_tensor(Conversion conversion) {
-    conversion.execute.log = [](const std::string& line) {
-      if (line.starts_with("all tensors durable")) throw Error(ErrorCode::kInterrupted, "here");
-    };
-    expect_error(ErrorCode::kInterrupted, {"here"}, [&] { conversion.run(); });
-  }
 };
 
 TEST_F(FusedGroupResume, LeftTensorTakesTheScaleOfItsPartner) {
@@ -257,25 +226,6 @@ TEST_F(FusedGroupResume, JournalHoldsTheErrorOfATensor) {
   ASSERT_EQ(report.quality.worst.size(), 20U);
   for (std::size_t i = 0; i < 20; ++i)
     EXPECT_EQ(report.quality.worst[i].tensor, expected.quality.worst[i].tensor);
-}
-
-// The smallest budget in which the plan runs on all threads: no group is kept between its passes.
-std::uint64_t least_memory(const Conversion& conversion, std::size_t threads) {
-  const auto source = formats::Checkpoint::open(conversion.input);
-  Recipe recipe = conversion.recipe;
-  resolve(recipe, source);
-  const Plan plan = plan_for(source, recipe, conversion.plan);
-  std::uint64_t low = 0, high = std::uint64_t{1} << 30;
-  while (high - low > 1) {
-    const std::uint64_t middle = (low + high) / 2;
-    try {
-      (plan_memory(plan, threads, middle).threads == threads ? high : low) = middle;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kLimit);
-      low = middle;
-    }
-  }
-  return high;
 }
 
 TEST_P(SameBytes, ForAnyThreadsBudgetAndWritePath) {

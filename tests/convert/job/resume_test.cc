@@ -1,6 +1,5 @@
 #include "convert/job/resume.h"
 
-#include <atomic>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -23,20 +22,6 @@ using formats::Json;
 using ingot::testing::TempDir;
 
 using Resume = InTempDir;
-
-TEST_F(Resume, StopsDoNotChangeTheOutput) {
-  const auto expected = tree(small_bf16());
-  Conversion stopped(small_v32(), dir_ / "stopped");
-  stopped.execute.resume = true;
-  stopped.execute.threads = 2;
-  int stops = 0;
-  for (int polls = 20; run_stopped(stopped, polls); polls += 60) {
-    ++stops;
-    expect_unpublished(stopped.output);
-  }
-  EXPECT_GE(stops, 3);
-  EXPECT_TRUE(tree(stopped.output) == expected);
-}
 
 TEST_F(Resume, TakesOverWhatTheJournalProves) {
   Conversion conversion(small_v32(), dir_ / "out");
@@ -63,13 +48,6 @@ TEST_F(Resume, BytesThatDidNotSurviveAreWrittenAgain) {
   EXPECT_EQ(report.tensors_resumed, 0U);
   EXPECT_GT(report.tensors_redone, 0U);
   EXPECT_TRUE(tree(small_bf16()) == tree(conversion.output));
-}
-
-TEST_F(Resume, OnAnAbsentOutputItStarts) {
-  Conversion conversion(small_v32(), dir_ / "out");
-  conversion.execute.resume = true;
-  conversion.run();
-  EXPECT_TRUE(std::filesystem::exists(dir_ / "out" / "ingot.json"));
 }
 
 TEST_F(Resume, FinishedOutputIsReportedAndKept) {
@@ -227,33 +205,6 @@ TEST_F(Resume, FinishedOutputRemembersItsAlignment) {
   expect_error(ErrorCode::kMismatch, {"--align 4096 (now not given)"}, [&] { conversion.run(); });
 }
 
-TEST(ConsumeSource, DeletesTheWeightsAndWritesTheSameBytes) {
-  const TempDir directory;
-  Conversion conversion(copy_small(directory / "in"), directory / "out");
-  conversion.execute.consume_source = true;
-  conversion.run();
-  EXPECT_TRUE(tree(small_bf16()) == tree(directory / "out"));
-  for (const std::string& name : top_level(directory / "in"))
-    EXPECT_FALSE(name.ends_with(".safetensors")) << name;
-  EXPECT_TRUE(std::filesystem::exists(directory / "in" / "config.json"));
-}
-
-TEST(ConsumeSource, ResumesWithoutTheFilesThatAreGone) {
-  const TempDir directory;
-  Conversion conversion(copy_small(directory / "in"), directory / "out");
-  conversion.execute.consume_source = true;
-  conversion.execute.resume = true;
-  int stops = 0, without_first = 0;
-  for (int polls = 100; run_stopped(conversion, polls); polls += 60) {
-    ++stops;
-    if (!std::filesystem::exists(directory / "in" / "model-00001-of-00002.safetensors"))
-      ++without_first;
-  }
-  EXPECT_GE(stops, 2);
-  EXPECT_TRUE(tree(small_bf16()) == tree(directory / "out"));
-  ::testing::Test::RecordProperty("stops_without_first_file", without_first);
-}
-
 TEST(ConsumeSource, RefusesLinksWhoseDataWouldStay) {
   const TempDir directory;
   copy_small(directory / "in");
@@ -266,16 +217,6 @@ TEST(ConsumeSource, RefusesLinksWhoseDataWouldStay) {
   EXPECT_FALSE(std::filesystem::exists(directory / "out"));
   conversion.execute.consume_source = false;
   conversion.run();
-}
-
-TEST(ConsumeSource, DeletesNothingAfterAnEarlyFault) {
-  const TempDir directory;
-  copy_small(directory / "in");
-  const auto before = tree(directory / "in");
-  Conversion conversion(directory / "in", directory / "out");
-  conversion.execute.consume_source = true;
-  ASSERT_TRUE(run_stopped(conversion, 5));
-  EXPECT_TRUE(tree(directory / "in") == before);
 }
 
 std::map<std::uint32_t, TensorResult> item(std::uint32_t id) {

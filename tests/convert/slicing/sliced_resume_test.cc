@@ -1,10 +1,10 @@
 #include <gtest/gtest.h>
 
-#include "convert/run/memory_plan.h"
+#include "tests/convert/job/unfinished_job.h"
 #include "tests/convert/slicing/rank_tree.h"
 #include "tests/support/expect_error.h"
 
-// A sliced output depends only on source and options, however often the job was stopped.
+// A sliced output depends only on source and options, whatever an earlier run left there.
 
 namespace ingot::testing {
 namespace {
@@ -20,68 +20,20 @@ Conversion to_slices(const std::filesystem::path& to, const Cut& cut) {
   return conversion;
 }
 
-std::vector<Cut> cuts() {
-  return {{.tp = 2, .ep = 2, .etp = 2, .pp = 2, .fit = TpFit::kRetile},
-          {.ep = 4},
-          {.tp = 4, .fit = TpFit::kBf16}};
-}
+constexpr Cut kEveryAxis = {.tp = 2, .ep = 2, .etp = 2, .pp = 2, .fit = TpFit::kRetile};
 
-// The smallest budget in which the plan runs on all threads.
-std::uint64_t least_memory(const Conversion& conversion, std::size_t threads) {
-  const formats::Checkpoint source = shard::open_source(conversion.input);
-  convert::Recipe recipe = conversion.recipe;
-  resolve(recipe, source);
-  const convert::Plan plan = plan_for(source, recipe, conversion.plan);
-  std::uint64_t low = 0, high = std::uint64_t{1} << 30;
-  while (high - low > 1) {
-    const std::uint64_t middle = (low + high) / 2;
-    try {
-      (convert::plan_memory(plan, threads, middle).threads == threads ? high : low) = middle;
-    } catch (const Error&) {
-      low = middle;
-    }
-  }
-  return high;
-}
+using SlicedJob = InTempDir;
 
-class SlicedJob : public ::testing::TestWithParam<std::size_t> {
- protected:
-  static Cut cut() { return cuts()[GetParam()]; }
-
-  TempDir directory_;
-};
-
-INSTANTIATE_TEST_SUITE_P(EveryAxis, SlicedJob, ::testing::Values(std::size_t{0}));
-INSTANTIATE_TEST_SUITE_P(SlowCuts, SlicedJob, ::testing::Range(std::size_t{1}, cuts().size()));
-
-TEST_P(SlicedJob, StopsDoNotChangeTheBytes) {
-  SCOPED_TRACE(cut().name());
-  const Conversion whole = to_slices(directory_ / "whole", cut());
-  Conversion(whole).run();
-  Conversion stopped = to_slices(directory_ / "stopped", cut());
-  stopped.execute.resume = true;
-  stopped.execute.threads = 2;
-  stopped.execute.mem_limit = least_memory(stopped, 2);
-  int stops = 0;
-  for (int polls = 40; run_stopped(stopped, polls); polls += 40) {
-    ++stops;
-    expect_unpublished(stopped.output);
-  }
-  EXPECT_GE(stops, 2);
-  EXPECT_EQ(first_difference(tree(stopped.output), tree(whole.output)), "");
-}
-
-TEST_P(SlicedJob, IgnoresThreadsAndBudget) {
-  SCOPED_TRACE(cut().name());
-  const Conversion one = to_slices(directory_ / "one", cut());
+TEST_F(SlicedJob, IgnoresThreadsAndBudget) {
+  const Conversion one = to_slices(dir_ / "one", kEveryAxis);
   Conversion(one).run();
   const auto expected = tree(one.output);
-  Conversion two = to_slices(directory_ / "two", cut());
+  Conversion two = to_slices(dir_ / "two", kEveryAxis);
   two.execute.threads = 2;
   two.execute.direct_io = false;
   two.run();
   EXPECT_EQ(first_difference(tree(two.output), expected), "");
-  Conversion four = to_slices(directory_ / "four", cut());
+  Conversion four = to_slices(dir_ / "four", kEveryAxis);
   four.execute.threads = 4;
   four.execute.mem_limit = least_memory(four, 4);
   const convert::ExecuteReport report = four.run();
@@ -89,22 +41,14 @@ TEST_P(SlicedJob, IgnoresThreadsAndBudget) {
   EXPECT_EQ(first_difference(tree(four.output), expected), "");
 }
 
-// A job of which every tensor is staged and in the journal, and none is published.
-void run_to_the_last_tensor(Conversion conversion) {
-  conversion.execute.log = [](const std::string& line) {
-    if (line.starts_with("all tensors durable")) throw Error(ErrorCode::kInterrupted, "here");
-  };
-  expect_error(ErrorCode::kInterrupted, {"here"}, [&] { conversion.run(); });
-}
-
-TEST_P(SlicedJob, KeepsProvenAndRedoesDamagedTensors) {
-  const Conversion whole = to_slices(directory_ / "whole", cut());
+TEST_F(SlicedJob, KeepsProvenAndRedoesDamagedTensors) {
+  const Conversion whole = to_slices(dir_ / "whole", kEveryAxis);
   Conversion(whole).run();
-  Conversion conversion = to_slices(directory_ / "out", cut());
+  Conversion conversion = to_slices(dir_ / "out", kEveryAxis);
   run_to_the_last_tensor(conversion);
   conversion.execute.resume = true;
   Conversion damaged = conversion;
-  damaged.output = directory_ / "damaged";
+  damaged.output = dir_ / "damaged";
   std::filesystem::copy(conversion.output, damaged.output,
                         std::filesystem::copy_options::recursive);
   const convert::ExecuteReport report = conversion.run();
@@ -147,17 +91,6 @@ TEST_F(SlicedResume, RefusesOtherSlicingOptions) {
   refuse(
       [](convert::PlanOptions& plan) { plan.slicing.shared = shard::SharedExperts::kReplicated; });
   conversion.run();
-}
-
-TEST_F(SlicedResume, FinishedOutputIsReportedAndKept) {
-  Conversion conversion = to_slices(dir_ / "out", {.ep = 2});
-  conversion.run();
-  const auto before = tree(conversion.output);
-  conversion.execute.resume = true;
-  EXPECT_TRUE(conversion.run().already_done);
-  EXPECT_TRUE(tree(conversion.output) == before);
-  conversion.plan = Cut{.ep = 4}.options();
-  expect_error(ErrorCode::kMismatch, {"other options"}, [&] { conversion.run(); });
 }
 
 TEST_F(SlicedResume, WithForceLeavesNothingOfAnotherTopology) {
@@ -208,22 +141,6 @@ TEST_F(SlicedResume, ForceNamesOtherFilesInFoldersOfRanks) {
   slices.execute.force = true;
   expect_error(ErrorCode::kExists, {"'rank-00000-of-00002/notes.txt'"}, [&] { slices.run(); });
   EXPECT_EQ(read_text_file(notes, 10), "mine");
-}
-
-TEST_F(SlicedResume, AlsoWhileTheSourceIsConsumed) {
-  const Cut cut = {.tp = 4, .fit = TpFit::kBf16};
-  const Conversion whole = to_slices(dir_ / "whole", cut);
-  Conversion(whole).run();
-  std::filesystem::copy(synth_model(), dir_ / "in");
-  Conversion consuming = to_slices(dir_ / "out", cut);
-  consuming.input = dir_ / "in";
-  consuming.execute.consume_source = true;
-  consuming.execute.resume = true;
-  int stops = 0;
-  for (int polls = 60; run_stopped(consuming, polls); polls += 60) ++stops;
-  EXPECT_GE(stops, 1);
-  EXPECT_EQ(first_difference(tree(consuming.output), tree(whole.output)), "");
-  EXPECT_EQ(weights_of(dir_ / "in"), std::vector<std::string>());
 }
 
 }  // namespace
