@@ -1,4 +1,4 @@
-"""decoded.py CLAIMS: whether the claims of a file hold, one a line, words between tabs; prints what is not so, and fails.
+"""decoded.py CLAIMS: whether the claims of a file hold, one a line, words between tabs; prints what is not so.
 hashes DIR JSON: the tensors of a checkpoint have the recorded hashes of their values, in F32, F16 or BF16.
 same DIR DIR: the tensors of two checkpoints are the same bytes."""
 import hashlib
@@ -6,7 +6,6 @@ import json
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "differential"))
 from container import read_file
 
 HASH_OF = {"F32": "f32_sha256", "F16": "f16_sha256", "BF16": "bf16_sha256"}
@@ -14,7 +13,7 @@ HASH_OF = {"F32": "f32_sha256", "F16": "f16_sha256", "BF16": "bf16_sha256"}
 
 def tensors(directory):
     files = sorted(pathlib.Path(directory).rglob("*.safetensors"))
-    return {stored.name: (stored.dtype, list(stored.shape), stored.data) for path in files for stored in read_file(path)}
+    return {own.name: (own.dtype, list(own.shape), own.data) for path in files for own in read_file(path)}
 
 
 def wrong_hashes(directory, golden):

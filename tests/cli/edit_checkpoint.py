@@ -2,21 +2,16 @@
 put(name, dtype, shape, bytes) adds one), and writes all of it into one file."""
 import json
 import pathlib
-import struct
+import struct  # for CODE
 import sys
 
+from container import read_file, write_file
+
 directory = pathlib.Path(sys.argv[1])
-t = {}
-for path in sorted(directory.glob("*.safetensors")):
-    data = path.read_bytes()
-    (length,) = struct.unpack("<Q", data[:8])
-    for name, facts in json.loads(data[8 : 8 + length]).items():
-        if name != "__metadata__":
-            begin, end = facts["data_offsets"]
-            t[name] = (facts["dtype"], facts["shape"], data[8 + length + begin : 8 + length + end])
+paths = sorted(directory.glob("*.safetensors"))
+t = {stored.name: (stored.dtype, stored.shape, stored.data) for path in paths for stored in read_file(path)}
+for path in [*paths, *directory.glob("*.index.json")]:
     path.unlink()
-for index in directory.glob("*.index.json"):
-    index.unlink()
 c = json.loads((directory / "config.json").read_text())
 
 
@@ -25,14 +20,6 @@ def put(name, dtype, shape, data):
 
 
 exec(sys.argv[2])
-header, at = {}, 0
-for name, (dtype, shape, data) in sorted(t.items(), key=lambda entry: (entry[1][0] == "BF16", entry[0])):
-    header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
-    at += len(data)
-text = json.dumps(header).encode()
-text += b" " * (-len(text) % 8)
-with open(directory / "model.safetensors", "wb") as out:
-    out.write(struct.pack("<Q", len(text)) + text)
-    for name in header:
-        out.write(t[name][2])
+order = sorted(t.items(), key=lambda entry: (entry[1][0] == "BF16", entry[0]))
+write_file(directory / "model.safetensors", dict(order))
 (directory / "config.json").write_text(json.dumps(c))

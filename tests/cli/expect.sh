@@ -3,6 +3,9 @@ set -uo pipefail
 work=$(mktemp -d "${TMPDIR:-/tmp}/ingot-cli-XXXXXX")
 trap 'chmod -R u+rwx "$work" 2>/dev/null; rm -rf "$work"' EXIT
 failures=0
+# For `from container import ...` in Python.
+PYTHONPATH=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../differential")
+export PYTHONPATH PYTHONDONTWRITEBYTECODE=1
 
 fail() {
   echo "FAILED: $*" >&2

@@ -47,18 +47,12 @@ P
 name=model.layers.2.mlp.experts.5.down_proj.weight
 "$ingot" inspect "$example" "$name" --json >"$work/json" || fail "inspect of one tensor"
 python3 - "$example" "$name" "$work/json" <<'P' || fail "statistics of one tensor"
-import glob, json, math, struct, sys
+import json, math, struct, sys
+from container import read_checkpoint
 directory, name, answer = sys.argv[1:]
-stored = {}
-for path in glob.glob(directory + "/*.safetensors"):
-    data = open(path, "rb").read()
-    n, = struct.unpack("<Q", data[:8])
-    for key, entry in json.loads(data[8:8 + n]).items():
-        if key.startswith(name):
-            begin, end = entry["data_offsets"]
-            stored[key] = (entry["shape"], data[8 + n + begin:8 + n + end])
-(rows, cols), codes = stored[name]
-(_, scale_cols), raw = stored[name + "_scale_inv"]
+stored = read_checkpoint(directory)
+(rows, cols), codes = stored[name].shape, stored[name].data
+scale_cols, raw = stored[name + "_scale_inv"].shape[1], stored[name + "_scale_inv"].data
 scales = struct.unpack(f"<{len(raw) // 4}f", raw)
 
 def value(code):

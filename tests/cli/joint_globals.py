@@ -1,11 +1,9 @@
 """joint_globals.py BEFORE AFTER: NVFP4 weights of compressed-tensors, before and after fused ones have got one global
 scale. Payloads are the same bytes; a block scale is the nearest E4M3 number to scale x own / joint, and not 0."""
-import pathlib
 import sys
 
 import numpy as np
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "differential"))
 from container import read_file
 from numbers_of_bits import E4M3, F32, e4m3_codes, round_e4m3
 

@@ -2,12 +2,15 @@
 about what ingot says of one form and makes of it."""
 import json
 import pathlib
-import struct
 import subprocess
 import sys
 import tempfile
 
 import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "differential"))
+from container import read_checkpoint, write_checkpoint
+from numbers_of_bits import E4M3, to_bf16
 
 INGOT = sys.argv[1]
 HIDDEN, HEAD, HEADS, KV_HEADS, WIDTH, WORDS, LAYERS = 128, 32, 4, 2, 256, 64, 2
@@ -18,21 +21,8 @@ DTYPES = {"F32": np.float32, "F16": np.float16, "I32": np.int32, "I64": np.int64
 random = np.random.default_rng(5)
 
 
-def bf16(values):
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-
-
-def e4m3(codes):
-    """Values of FP8 codes."""
-    codes = codes.astype(np.int32)
-    exponent, fraction = codes >> 3 & 15, codes & 7
-    size = np.where(exponent == 0, fraction * 2.0**-9, (1 + fraction / 8) * 2.0 ** (exponent - 7.0))
-    return np.where(codes & 128, -size, size).astype(np.float32)
-
-
 def plain(*shape):
-    return "BF16", shape, bf16(random.normal(0, 0.05, shape))
+    return "BF16", shape, to_bf16(random.normal(0, 0.05, shape))
 
 
 def fp8(*shape):
@@ -42,7 +32,7 @@ def fp8(*shape):
 
 def numbers(dtype, values):
     array = np.asarray(values)
-    return dtype, array.shape, bf16(array) if dtype == "BF16" else array.astype(DTYPES[dtype])
+    return dtype, array.shape, to_bf16(array) if dtype == "BF16" else array.astype(DTYPES[dtype])
 
 
 def int4(module, rows, cols):
@@ -98,32 +88,15 @@ TOKENIZER = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "voc
 
 
 def write(path, said, tensors):
-    path.mkdir()
-    header, at = {"__metadata__": {"format": "pt"}}, 0
-    for name, (dtype, shape, array) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + array.nbytes]}
-        at += array.nbytes
-    text = json.dumps(header).encode()
-    with open(path / "model.safetensors", "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for _, _, array in tensors.values():
-            file.write(np.ascontiguousarray(array).tobytes())
-    (path / "config.json").write_text(json.dumps(said))
+    stored = {name: (*facts, np.ascontiguousarray(array).tobytes()) for name, (*facts, array) in tensors.items()}
+    write_checkpoint(path, [stored], said)
     (path / "tokenizer.json").write_text(json.dumps(TOKENIZER))
     return path
 
 
 def read(path):
     """The tensors of a checkpoint by name, as dtype, shape and bytes."""
-    found = {}
-    for file in sorted(path.glob("*.safetensors")):
-        data = file.read_bytes()
-        end = 8 + struct.unpack("<Q", data[:8])[0]
-        for name, facts in json.loads(data[8:end]).items():
-            if name != "__metadata__":
-                begin, stop = facts["data_offsets"]
-                found[name] = facts["dtype"], tuple(facts["shape"]), data[end + begin:end + stop]
-    return found
+    return {name: (stored.dtype, stored.shape, stored.data) for name, stored in read_checkpoint(path).items()}
 
 
 def ingot(*words, expect=0):
@@ -370,7 +343,7 @@ def spreads_scales_of_fused_weights(work):
     assert "qkv_proj" in text and "[3]" in text
     convert(source, work / "out", "--to", "f32")
     name = "model.layers.1.self_attn.qkv_proj.weight"
-    wanted = e4m3(tensors[name][2]) * np.repeat(scales, sizes)[:, None]
+    wanted = E4M3[tensors[name][2]] * np.repeat(scales, sizes)[:, None]
     assert read(work / "out")[name][2] == wanted.astype(np.float32).tobytes()
     convert(source, work / "fp8", "--to", "fp8-channel", "--dialect", "compressed-tensors")
     assert read(work / "fp8")[name][2] == tensors[name][2].tobytes(), "codes change"

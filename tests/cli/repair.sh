@@ -177,15 +177,11 @@ expect 2 "2 faults" "$ingot" repair "$work/far" "$work/out"
 # Scales of activations are kept where their weights' parts get other names or shapes, and where nothing is said at all.
 inputs() { # DIR: all scales of activations, as numbers
   python3 - "$1" <<'P'
-import json, pathlib, struct, sys
-found = {}
-for path in sorted(pathlib.Path(sys.argv[1]).glob("*.safetensors")):
-    data = path.read_bytes()
-    (length,) = struct.unpack("<Q", data[:8])
-    for name, facts in json.loads(data[8 : 8 + length]).items():
-        if name.endswith(("input_scale", "activation_scale", "input_global_scale")):
-            module = name.rsplit(".", 1)[0]
-            found[module] = struct.unpack_from("<f", data, 8 + length + facts["data_offsets"][0])[0]
+import struct, sys
+from container import read_checkpoint
+kinds = ("input_scale", "activation_scale", "input_global_scale")
+stored = [tensor for name, tensor in read_checkpoint(sys.argv[1]).items() if name.endswith(kinds)]
+found = {tensor.name.rsplit(".", 1)[0]: struct.unpack("<f", tensor.data[:4])[0] for tensor in stored}
 assert found
 print(sorted(found.items()))
 P

@@ -92,13 +92,10 @@ quiet merge "$work/foreign" "$work/from_foreign" --config "$work/bf16/config.jso
 # have, and a form that no engine loads.
 "$ingot" synth "$work/odd" --family kimi_k2 --like tiny --scheme bf16 >/dev/null || fail "synth"
 python3 - "$work/odd/model.safetensors" <<'P'
-import json, struct, sys
-data = open(sys.argv[1], "rb").read()
-n = struct.unpack("<Q", data[:8])[0]
-header, data = json.loads(data[8:8 + n]), data[8 + n:]
-header["model.layers.0.extra.weight"] = {"dtype": "BF16", "shape": [2], "data_offsets": [len(data), len(data) + 4]}
-text = json.dumps(header).encode()
-open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + data + b"\x80\x3f" * 2)
+import sys
+from container import read_file, write_file
+tensors = {stored.name: (stored.dtype, stored.shape, stored.data) for stored in read_file(sys.argv[1])}
+write_file(sys.argv[1], {**tensors, "model.layers.0.extra.weight": ("BF16", [2], b"\x80\x3f" * 2)})
 P
 expect 2 "gives each rank a copy" "$ingot" convert "$work/odd" "$work/odd_ranks" --to bf16 --tp 2 --dry-run
 expect 0 "loaders may refuse 1 tensor of role unknown" "$ingot" convert "$work/odd" "$work/odd_dry" --to bf16 --dry-run

@@ -131,21 +131,14 @@ judge 2 "--dry-run" "$ingot" convert "$example" "$work/none" --to bf16 --assume-
 [ ! -e "$work/none" ] || fail "a refused command created its output"
 
 # A weight without columns has rows of no scales, whose product with a tiny global scale is looked at.
-mkdir "$work/empty"
 python3 - "$work/empty" <<'P'
-import json, struct, sys
+import struct, sys
+from container import write_checkpoint
 tensors = {"a.weight": ("U8", [64, 0], b""), "a.weight_scale": ("F8_E4M3", [64, 0], b""),
            "b.weight": ("U8", [16, 16], bytes(256)), "b.weight_scale": ("F8_E4M3", [16, 2], b"\x38" * 32)}
-for name in "ab":
-    tensors[name + ".weight_scale_2"] = ("F32", [], struct.pack("<f", 1e-36))
-header, data = {}, b""
-for name, (dtype, shape, content) in tensors.items():
-    header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
-    data += content
-text = json.dumps(header).encode()
-open(sys.argv[1] + "/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + data)
+tensors.update({name + ".weight_scale_2": ("F32", [], struct.pack("<f", 1e-36)) for name in "ab"})
 block = {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16}
-json.dump({"model_type": "none", "quantization_config": block}, open(sys.argv[1] + "/config.json", "w"))
+write_checkpoint(sys.argv[1], [tensors], {"model_type": "none", "quantization_config": block})
 P
 "$ingot" check "$work/empty" --family generic >"$work/stdout" 2>&1
 [ $? -le 2 ] || fail "check ended by a signal: $(cat "$work/stdout")"
