@@ -115,6 +115,9 @@ constexpr std::array kDefaults{
     // may
     // all be on one side; scales that are powers of two are off by half at the least.
     DefaultLimit{"weights.scale_error", "mxfp4", 0.2},
+    // Nearest codes of E4M3 are at most 1/17 = 0.0588 away.
+    DefaultLimit{"weights.scale_error", "fp8", 0.0589},
+    DefaultLimit{"weights.scale_error", "mxfp8", 0.0589},
     DefaultLimit{"weights.lone_factor", "", 1e-5},
     DefaultLimit{"layers.nonfinite", "", 0},
     // Cosines that rounding to the grid cannot go below on weights that are spread like a trained

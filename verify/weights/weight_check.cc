@@ -290,12 +290,17 @@ class WeightCheck {
   }
 
   // Fused weights share a scale, which the largest value of all of them decides. So that value is
-  // exact, and all values of another one of these weights may be off by the same factor.
+  // exact, and all values of another one of these weights may be off by the same factor. Under
+  // scales that are powers of two, of which a wrong one is half or twice, any weight may be so.
   void excuse_scales_of_others() {
     for (std::size_t i = 0; i < report_.tensors.size(); ++i) {
       TensorWeights& tensor = report_.tensors[i];
       const double factor = tensor.relation == Relation::kQuantized ? lone_factor(tensor) : 0;
       if (factor == 0) continue;
+      if (factor < 0.5 && pending_[i].pair->has_powers_of_two()) {
+        tensor.rounding_shift = std::max(tensor.rounding_shift, factor);
+        continue;
+      }
       // The largest value was rounded too, if all values were cast first.
       const double within = factor / 16 + (options_.wanted.via_bf16 ? 0x1p-8 : 0);
       const auto scale = pending_[i].pair->one_scale();

@@ -48,6 +48,11 @@ bool takes_scales(SchemeId scheme) {
   return row != nullptr && row->takes_scales;
 }
 
+bool are_powers_of_two(std::span<const float> scales) {
+  return std::ranges::all_of(
+      scales, [](float scale) { return scale == 0 || formats::is_e8m0_value(scale); });
+}
+
 /// Positive floats at most so many apart in the order of their bits.
 bool within_ulps(float a, float b, std::uint32_t ulps) {
   const auto x = std::bit_cast<std::uint32_t>(a);
@@ -160,8 +165,7 @@ BandSums WeightPair::compare(const WeightBand& band, WeightScratch& scratch) con
   found.is_same = has_same_codes && has_same_scales;
   if (is_raw_) return found;
   found.is_rescaled = has_same_codes && is_rescaled(source, output);
-  found.has_powers_of_two = std::ranges::all_of(
-      output.scales, [](float scale) { return scale == 0 || formats::is_e8m0_value(scale); });
+  found.has_powers_of_two = are_powers_of_two(output.scales);
   return found;
 }
 
@@ -278,6 +282,19 @@ std::optional<float> WeightPair::one_scale() const {
   if (scales.global()) return scales.global()->value;
   if (scales.rows() != 1 || scales.cols() != 1) return std::nullopt;
   return scales.read({.first = 0, .n = 1}).front();
+}
+
+bool WeightPair::has_powers_of_two() const {
+  if (output_.tensor.encoding.block_cols == 0) return false;
+  const formats::ScaleReader& scales = reader(true);
+  constexpr std::uint64_t kScalesAtOnce = std::uint64_t{1} << 16;
+  const std::uint64_t step = scales.rows_within(kScalesAtOnce);
+  for (std::uint64_t row = 0; row < scales.rows(); row += step) {
+    const std::vector<float> read =
+        scales.read({.first = row, .n = std::min(step, scales.rows() - row)});
+    if (!are_powers_of_two(read)) return false;
+  }
+  return true;
 }
 
 bool WeightPair::keeps_largest(double within) const {

@@ -60,6 +60,8 @@ class WeightPair {
   [[nodiscard]] std::string fused_module() const;
   /// The global scale of the output, or its only scale; nullopt if it has many and no global one.
   [[nodiscard]] std::optional<float> one_scale() const;
+  /// True if all scales of the output are powers of two, none of which can be a little off.
+  [[nodiscard]] bool has_powers_of_two() const;
   /// True if the largest value of the output is that of the source, up to `within` of it.
   [[nodiscard]] bool keeps_largest(double within) const;
   /// Why values are misrounded, by the first band that has some.

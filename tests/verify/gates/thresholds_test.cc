@@ -133,6 +133,8 @@ TEST(DefaultGates, WeightsHaveTheFloorOfTheirScheme) {
   EXPECT_EQ(limit_of("weights.cosine", "mxfp4"), 0.991);
   EXPECT_EQ(limit_of("weights.scale_error", "mxfp4"), 0.2);
   EXPECT_EQ(limit_of("weights.scale_error", "nvfp4"), 0.05);
+  for (const char* scheme : {"fp8-block", "fp8-channel", "fp8-tensor", "mxfp8"})
+    EXPECT_EQ(limit_of("weights.scale_error", scheme), 0.0589) << "above 1/17";
   EXPECT_EQ(limit_of("weights.cosine", "raw"), std::nullopt);
 }
 

@@ -58,6 +58,18 @@ void write_llama(const std::filesystem::path& directory, const Linear& linear,
   tiny.write(directory);
 }
 
+// BF16 weights of these values.
+Linear plain_of(const std::function<float()>& next) {
+  return [=](const std::string& name, std::uint64_t n, std::uint64_t k) {
+    std::string words;
+    for (std::uint64_t i = 0; i < n * k; ++i) {
+      const std::uint16_t word = formats::bf16_from_float(next());
+      words.append(reinterpret_cast<const char*>(&word), sizeof word);
+    }
+    return std::vector<TinyTensor>{{name + ".weight", "BF16", {n, k}, words}};
+  };
+}
+
 std::vector<std::string> failed_gates(const std::filesystem::path& source,
                                       const std::filesystem::path& output) {
   const verify::Report report =
@@ -82,18 +94,31 @@ TEST_P(RightOutput, OfSmallTensorsPasses) {
     const TempDir directory;
     std::mt19937 random(seed);
     std::normal_distribution<float> normal(0, 0.02F);
-    write_llama(directory / "in", [&](const std::string& name, std::uint64_t n, std::uint64_t k) {
-      std::string words;
-      for (std::uint64_t i = 0; i < n * k; ++i) {
-        const std::uint16_t word = formats::bf16_from_float(normal(random));
-        words.append(reinterpret_cast<const char*>(&word), sizeof word);
-      }
-      return std::vector<TinyTensor>{{name + ".weight", "BF16", {n, k}, words}};
-    });
+    write_llama(directory / "in", plain_of([&] { return normal(random); }));
     Conversion conversion(directory / "in", directory / "out");
     GetParam().apply(conversion.recipe);
     conversion.run();
     EXPECT_THAT(failed_gates(directory / "in", directory / "out"), ::testing::IsEmpty());
+  }
+}
+
+// All values of one magnitude, as ternary weights have, are rounded to one code: under scales that
+// are powers of two 1.06 becomes 1 in E4M3, and 1.3 becomes 1.5 in E2M1.
+TEST_P(RightOutput, OfOneMagnitudePasses) {
+  for (const float magnitude : {1.06F, 1.07F, 1.3F, 1.7F}) {
+    for (const auto grid : {quantize::Fp8Grid::kAmax, quantize::Fp8Grid::kUe8m0}) {
+      SCOPED_TRACE(magnitude);
+      const TempDir directory;
+      std::mt19937 random(7);
+      std::uniform_int_distribution<int> sign(-1, 1);
+      write_llama(directory / "in",
+                  plain_of([&] { return magnitude / 64 * static_cast<float>(sign(random)); }));
+      Conversion conversion(directory / "in", directory / "out");
+      GetParam().apply(conversion.recipe);
+      conversion.recipe.choices.fp8_grid = grid;
+      conversion.run();
+      EXPECT_THAT(failed_gates(directory / "in", directory / "out"), ::testing::IsEmpty());
+    }
   }
 }
 
