@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # scripts/test.sh             installs, builds and runs every test that is not labelled slow
 # scripts/test.sh --sanitize  the tests of the layers below cli/ under the address and undefined-behaviour sanitizers
+# scripts/test.sh --times     every test that is not labelled slow, one after the other: the CPU-seconds of each next to
+#                             those in tests/durations.txt, which `--times --write` replaces
 # scripts/test.sh --aarch64   formats and quantize cross-compiled for 64-bit ARM, and their tests in an emulator. On
 #                             Debian only, whose archive has the libraries
 # scripts/test.sh --all       every test, also the slow ones; all that are not slow once more under the address,
@@ -39,13 +41,18 @@ case "${1:-}" in
     scripts/build.sh asan unit_tests
     run_quick asan -E '^(cli\.|differential)'  # they run the program
     exit ;;
+  --times)
+    scripts/deps.sh
+    scripts/build.sh release
+    scripts/test_times.py build/release tests/durations.txt "${@:2}"
+    exit ;;
   --aarch64)
     scripts/deps.sh --aarch64
     scripts/build.sh aarch64 formats_tests quantize_tests
     run_quick aarch64 -R '^(formats|quantize)$'
     exit ;;
   --all) ;;
-  *) echo "usage: scripts/test.sh [--sanitize | --aarch64 | --all]" >&2; exit 2 ;;
+  *) echo "usage: scripts/test.sh [--sanitize | --times [--write] | --aarch64 | --all]" >&2; exit 2 ;;
 esac
 
 scripts/deps.sh --clang
