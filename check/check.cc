@@ -378,7 +378,8 @@ void check_ranks(const std::filesystem::path& directory, const SlicingRecord& sl
 }
 
 // The directory itself must be readable: anything else is a finding.
-void require_directory(const std::filesystem::path& directory) {
+void require_readable(const std::filesystem::path& directory) {
+  formats::require_directory(directory);
   std::error_code error;
   const std::filesystem::directory_iterator listing(directory, error);
   if (error) throw system_error(error.value(), "read directory", directory.string());
@@ -535,7 +536,7 @@ bool check_sliced(const std::filesystem::path& directory, const Manifest& manife
 
 CheckResult check_alone(const std::filesystem::path& directory, const CheckOptions& options,
                         LinkedHashes& hashes, bool may_be_sliced) {
-  require_directory(directory);
+  require_readable(directory);
   if (may_be_sliced) {
     CheckResult result;
     // A manifest that cannot be read is a finding.
@@ -600,8 +601,8 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
                                const std::filesystem::path& converted,
                                const HashingOptions& options) {
   const std::filesystem::path source = formats::checkpoint_directory(given);
-  require_directory(source);
-  require_directory(converted);
+  require_readable(source);
+  require_readable(converted);
   const std::optional<Manifest> manifest = formats::read_manifest(converted);
   if (!manifest) {
     throw Error(ErrorCode::kNotFound, "has no {}: it was not made by ingot convert", kManifestName)
@@ -741,7 +742,7 @@ CheckResult check_file(const Opened& opened, const CheckOptions& options) {
 CheckResult check_directory(const Opened& opened, const CheckOptions& options) {
   const std::filesystem::path& directory = opened.directory;
   if (formats::is_weights_file(directory)) return check_file(opened, options);
-  require_directory(directory);
+  require_readable(directory);
   if (!opened.is_sliced) {
     LinkedHashes hashes(options.ledger);
     return check_unsliced(opened, options, hashes);

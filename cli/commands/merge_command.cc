@@ -5,6 +5,7 @@
 #include "convert/convert.h"
 #include "convert/output/apart.h"
 #include "convert/output/output_directory.h"
+#include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/files/hub_cache.h"
 #include "library/options/flag_table.h"
 #include "shard/join/source.h"
@@ -22,6 +23,7 @@ struct MergeFlags {
 int run_merge(MergeFlags& flags) {
   const std::size_t threads = threads_of(flags.job.execute.threads);
   convert::require_apart({.folders = {flags.input}}, flags.job.output);
+  formats::require_directory(formats::checkpoint_directory(flags.input));
   if (!shard::is_sliced(flags.input)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "holds no slices (give the directory above the rank directories, or that of "

@@ -44,6 +44,10 @@ constexpr std::string_view kGgufRefusal =
 constexpr std::string_view kPickleRefusal =
     "holds PyTorch pickles, which can run code when they are read (fetch the safetensors files, "
     "or write them with save_pretrained)";
+constexpr std::string_view kPickleFact =
+    "is a PyTorch pickle, which can run code when it is read (fetch the safetensors file)";
+constexpr std::string_view kWebPage =
+    "is a web page, not the file itself (an answer of a server? fetch the file again)";
 constexpr std::string_view kOtherRefusal =
     "holds weights in a format that is not read (fetch the safetensors files)";
 constexpr std::string_view kDistributedRefusal =
@@ -129,10 +133,30 @@ void require_own_format(const fs::path& directory) {
   }
 }
 
-bool is_lfs_pointer(std::string_view start) {
-  constexpr std::string_view kPointer = "version https://git-lfs.github.com/";
-  return start.size() >= kLengthOfSafetensors &&
-         kPointer.starts_with(start.substr(0, kPointer.size()));
+std::string_view foreign_start(std::string_view start) {
+  struct Row {
+    std::string_view start, fact;
+  };
+  // Eight bytes tell a pointer from the length of a header.
+  constexpr std::array kRows = {
+      Row{"version https://git-lfs.github.com/",
+          "is a Git LFS pointer, not the file itself (run git lfs pull, or fetch the file from the "
+          "hub)"},
+      Row{"<!DOCTYPE", kWebPage},
+      Row{"<!doctype", kWebPage},
+      Row{"<html", kWebPage},
+      Row{"<?xml", kWebPage},
+      Row{"GGUF",
+          "is a GGUF file, quantized in llama.cpp's formats (fetch the safetensors release "
+          "that it was made from)"},
+      Row{"PK\x03\x04", kPickleFact},
+      Row{"\x80\x02", kPickleFact},
+  };
+  const auto* const row = std::ranges::find_if(kRows, [&](const Row& known) {
+    return start.size() >= kLengthOfSafetensors &&
+           known.start.starts_with(start.substr(0, known.start.size()));
+  });
+  return row == kRows.end() ? std::string_view() : row->fact;
 }
 
 std::string_view left_out_reason(std::string_view path) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 // Files in a checkpoint's folder that do not belong to it: weights in formats that are not read,
-// Git LFS pointers, pictures. And licences, which always do.
+// Git LFS pointers and web pages, pictures. And licences, which always do.
 
 namespace ingot::formats {
 
@@ -15,11 +15,10 @@ namespace ingot::formats {
 /// files, and for one of an adapter (LoRA); kInvalidArgument for the hub's cache itself.
 void require_own_format(const std::filesystem::path& directory);
 
-/// True if a file that begins so (at least 8 bytes) is a Git LFS pointer, which a clone has in
-/// place of a large file.
-bool is_lfs_pointer(std::string_view start);
-inline constexpr std::string_view kLfsPointerFact =
-    "is a Git LFS pointer, not the file itself (run git lfs pull, or fetch the file from the hub)";
+/// The fact about a file that begins so (at least 8 bytes) and is another than its name says: a Git
+/// LFS pointer, which a clone has in place of a large file; a web page; weights in another format.
+/// Empty where nothing is known.
+std::string_view foreign_start(std::string_view start);
 
 /// A file or folder next to the weights that is no part of the checkpoint.
 struct LeftOut {

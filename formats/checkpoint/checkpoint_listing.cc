@@ -8,6 +8,7 @@
 
 #include "formats/base/fault_lines.h"
 #include "formats/base/fd.h"
+#include "formats/base/foreign_files.h"
 #include "formats/base/printable.h"
 #include "formats/checkpoint/passes.h"
 #include "formats/config/native_config.h"
@@ -310,7 +311,7 @@ void collect_side_files(const fs::path& directory, const std::string& prefix, Si
 
 }  // namespace
 
-void require_finished_directory(const fs::path& directory) {
+void require_directory(const fs::path& directory) {
   std::error_code failure;
   const fs::file_status status = fs::status(directory, failure);
   if (status.type() == fs::file_type::not_found) {
@@ -318,11 +319,21 @@ void require_finished_directory(const fs::path& directory) {
   }
   if (failure) throw system_error(failure.value(), "read directory", directory.string());
   if (status.type() != fs::file_type::directory) {
+    if (const std::string_view reason = left_out_reason(directory.filename().string());
+        !reason.empty() && reason != kUnlistedWeights)
+      throw Error(ErrorCode::kUnsupported,
+                  "has {}; folders of safetensors files are read (fetch such a release)", reason)
+          .in_file(directory.string());
     throw Error(ErrorCode::kInvalidArgument,
                 "is not a directory (name the folder that holds config.json; inspect, check and "
                 "verify take a .safetensors file too)")
         .in_file(directory.string());
   }
+}
+
+void require_finished_directory(const fs::path& directory) {
+  require_directory(directory);
+  std::error_code failure;
   const bool is_partial = fs::exists(directory / kPartialName, failure);
   if (failure) throw system_error(failure.value(), "read directory", directory.string());
   if (is_partial) {

@@ -18,8 +18,10 @@ inline constexpr std::string_view kConfigName = "config.json";
 inline constexpr std::string_view kIndexRemedy =
     "where all weights are here, ingot repair makes the index again";
 
-/// Throws unless `directory` is one that can be read (kNotFound, kInvalidArgument) and is not the
-/// place of a conversion that has not ended (kExists).
+/// Throws unless `directory` is one: kNotFound, kInvalidArgument, or kUnsupported for a file of
+/// weights in another format.
+void require_directory(const std::filesystem::path& directory);
+/// Throws, too, for the place of a conversion that has not ended (kExists).
 void require_finished_directory(const std::filesystem::path& directory);
 
 /// Throws kNotFound, once, where files of the directory are links to nothing, as in a snapshot of

@@ -58,12 +58,21 @@ std::uint64_t header_length(std::span<const std::byte> bytes, std::uint64_t file
   std::uint64_t n = 0;
   std::memcpy(&n, bytes.data(), sizeof n);
   const std::string_view start(reinterpret_cast<const char*>(bytes.data()), kLengthBytes);
-  if (is_lfs_pointer(start)) throw corrupt_header("{}", kLfsPointerFact);
   if (n > kMaxHeaderBytes) {
+    if (const std::string_view fact = foreign_start(start); !fact.empty())
+      throw corrupt_header("{}", fact);
+    if (std::ranges::all_of(start, [](char c) { return c >= ' ' && c <= '~'; }))
+      throw corrupt_header(
+          "begins with the text '{}', which no weights file does (an answer of a server? fetch the "
+          "file again)",
+          start);
     throw Error(ErrorCode::kLimit,
                 "header claims {} bytes, at most {} are allowed (not a safetensors file?)", n,
                 kMaxHeaderBytes);
   }
+  if (n == 0)
+    throw corrupt_header(
+        "begins with zeros: its place was reserved, and it was not written (fetch it again)");
   if (kLengthBytes + n > file_bytes) {
     throw corrupt_header("header ends at byte {}, file has {} (truncated? fetch it again)",
                          kLengthBytes + n, file_bytes);

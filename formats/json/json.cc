@@ -196,8 +196,8 @@ void parse_json_events(std::string_view text, std::string_view where, JsonEvents
         .in_file(where)
         .at_byte(text_offset);
   }
-  if (is_lfs_pointer(text))
-    throw Error(ErrorCode::kCorrupt, std::string(kLfsPointerFact)).in_file(where);
+  if (const std::string_view fact = foreign_start(text); !fact.empty())
+    throw Error(ErrorCode::kCorrupt, std::string(fact)).in_file(where);
   if (const auto nul = text.find('\0'); nul != std::string_view::npos) {
     throw Error(ErrorCode::kCorrupt, "is not valid JSON: holds a NUL byte")
         .in_file(where)

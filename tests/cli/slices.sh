@@ -21,6 +21,7 @@ expect 0 "model.norm.weight" "$ingot" inspect "$work/ranks" model.norm.weight
 expect 0 "0 errors" "$ingot" check "$work/ranks"
 quiet merge "$work/ranks" "$work/merged"
 expect 2 "holds no slices" "$ingot" merge "$work/merged" "$work/again"
+expect 2 "no such directory" "$ingot" merge "$work/absent" "$work/again"
 expect_unpublished "$work/again"
 
 # Derived JSON is restored to the byte, in any form of the source: the example, a file written by Python with more

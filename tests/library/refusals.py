@@ -74,9 +74,9 @@ CONVERT = [
     ("t", "new", {"to": "bf16", "verify": "everything"}, "invalid-argument", "everything"),
 ]
 OTHERS = [
-    ("check", "none", "", {}, "not-found", "cannot read"),
+    ("check", "none", "", {}, "not-found", "no such directory"),
     ("check", "t", "", {"engine": "none"}, "invalid-argument", "none"),
-    ("verify", "t", "none", {}, "not-found", "cannot read"),
+    ("verify", "t", "none", {}, "not-found", "no such directory"),
     ("verify", "t", "done", {"levels": "all of them"}, "invalid-argument", "all of them"),
     ("verify", "t", "done", {"require": ["weights.none>=1"]}, "invalid-argument", "none"),
     ("verify", "t", "done", {"mem-limit": "much"}, "invalid-argument", "--mem-limit"),

@@ -39,7 +39,10 @@ std::vector<HostileHeader> hostile_headers() {
       // Rule 2: at most 100,000,000 bytes of header.
       {"header one byte too long", length_prefix(100'000'001) + "{}", "100000001", kLimit},
       {"header length of all ones", length_prefix(~std::uint64_t{0}) + "{}", "safetensors", kLimit},
-      {"a web page", "<!DOCTYPE html><html></html>", "not a safetensors file?", kLimit},
+      {"a web page", "<!DOCTYPE html><html></html>", "is a web page"},
+      {"an answer of a server", "Entry not found", "begins with the text 'Entry no'"},
+      {"GGUF", std::string("GGUF\3\0\0\0", 8) + "{}", "is a GGUF file"},
+      {"a pickle", std::string("PK\3\4\24\0\0\0", 8) + "{}", "is a PyTorch pickle"},
       // Rule 3: the header lies within the file.
       {"header longer than the file", length_prefix(3) + "{}",
        "header ends at byte 11, file has 10"},
@@ -54,7 +57,7 @@ std::vector<HostileHeader> hostile_headers() {
        "UTF-8"},
       {"byte order mark", with("\xEF\xBB\xBF{" + a + "}"), "byte order mark"},
       // Rule 5: exactly one JSON value of the expected structure.
-      {"no header", with("", 0), "JSON"},
+      {"no header", with("", 0), "begins with zeros"},
       {"spaces only", with("        ", 0), "JSON"},
       {"cut off", with("{" + a), "JSON"},
       {"trailing comma", with("{" + a + ",}"), "JSON"},
