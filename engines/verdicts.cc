@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <tuple>
+#include <unordered_map>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -29,14 +30,6 @@ using formats::LogicalTensor;
 using formats::SchemeId;
 
 namespace {
-
-bool says_no_zero_points(const Checkpoint& checkpoint, const formats::InputMajorForm& form) {
-  if (form.bits == 0 || !form.packs_rows) return false;
-  const formats::Json& block = formats::quantization_block(checkpoint.config());
-  return formats::is_auto_round(formats::method_of(checkpoint.config()))
-             ? formats::json_member(block, "sym") != false
-             : formats::json_member(block, "zero_point") == false;
-}
 
 EngineWeight weight_of(const Checkpoint& checkpoint, const EngineInput& input,
                        const LogicalTensor& tensor, Activations activations,
@@ -69,7 +62,7 @@ EngineWeight weight_of(const Checkpoint& checkpoint, const EngineInput& input,
           .packed_bits = form.bits,
           .packed_group = form.group_size.value_or(tensor.encoding.block_cols),
           .is_auto_round = formats::is_auto_round(formats::method_of(checkpoint.config())),
-          .says_no_zero_points = says_no_zero_points(checkpoint, form),
+          .says_no_zero_points = form.bits != 0 && input.says_no_zero_points,
           .is_in_half = checkpoint.config().dtype == "float16",
           .is_tied = checkpoint.config().tie_word_embeddings,
           .ranks = serving.tensor_parallel};
@@ -138,6 +131,48 @@ class FusedShared {
   const EngineInput& input_;
   std::uint64_t n_layers_ = 0;
   std::map<std::uint64_t, Form> routed_;  // forms by layer
+};
+
+/// The outputs of modules on a rank of tensor parallelism, of weights that are joined with others.
+class ModuleRows {
+ public:
+  ModuleRows(const Checkpoint& checkpoint, std::uint64_t ranks)
+      : key_heads_(checkpoint.config().num_key_value_heads), ranks_(ranks) {
+    for (const LogicalTensor& tensor : checkpoint.tensors()) {
+      if (const std::string module = module_of(tensor); !module.empty())
+        rows_[module] += rows_on_rank(tensor);
+    }
+  }
+  [[nodiscard]] std::uint64_t of(const LogicalTensor& tensor) const {
+    if (tensor.rule == nullptr || tensor.shape.size() != 2) return 0;
+    const auto joined = rows_.find(module_of(tensor));
+    return joined == rows_.end() ? rows_on_rank(tensor) : joined->second;
+  }
+
+ private:
+  /// Name of a module that is made of several weights, experts apart; empty for others.
+  static std::string module_of(const LogicalTensor& tensor) {
+    if (tensor.rule == nullptr || tensor.rule->fuse == formats::Fuse::kNone || tensor.expert ||
+        tensor.shape.size() != 2)
+      return {};
+    const std::string_view leaf = joined_name(tensor, Engine::kSglang);
+    if (leaf.empty()) return {};
+    return std::string(parent_of(formats::module_name(tensor.name))).append(leaf);
+  }
+  [[nodiscard]] std::uint64_t rows_on_rank(const LogicalTensor& tensor) const {
+    constexpr std::uint64_t kVocabularyRows = 64;  // multiples to which engines fill it up
+    const std::uint64_t rows = tensor.shape.front();
+    const Role role = tensor.rule->role;
+    if (tensor.rule->cut == formats::Cut::kVocab)
+      return (rows / ranks_ + kVocabularyRows - 1) / kVocabularyRows * kVocabularyRows;
+    if (tensor.rule->cut != formats::Cut::kColumn) return rows;
+    // Ranks have whole heads of keys and values, some of them the same ones.
+    const bool is_of_keys = role == Role::kKProj || role == Role::kVProj;
+    return rows / (is_of_keys && key_heads_ != 0 ? std::min(ranks_, key_heads_) : ranks_);
+  }
+
+  std::uint64_t key_heads_, ranks_;
+  std::unordered_map<std::string, std::uint64_t> rows_;
 };
 
 // One weight of each kind that engines tell apart, in the order of the checkpoint: quantized ones,
@@ -254,7 +289,10 @@ EngineVerdict verdict_of(const EngineRow& engine, const Dialect& dialect, std::s
 void judge_pooling_class(const formats::ModelConfig& config, EngineVerdict& verdict) {
   const EngineRow& engine = *verdict.engine;
   const formats::ModelHead head = head_of(config);
-  if (!verdict.loads || head == formats::ModelHead::kTokens || engine.pooling_classes.empty() ||
+  if (!verdict.loads || head == formats::ModelHead::kTokens) return;
+  // Models that generate text were tried, and none of these.
+  verdict.evidence = std::max(verdict.evidence, Evidence::kRead);
+  if (engine.pooling_classes.empty() ||
       std::ranges::find(engine.pooling_classes, config.architecture) !=
           engine.pooling_classes.end())
     return;
@@ -286,6 +324,7 @@ std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint, const Eng
   const auto& activations = input.activations;
   if (checkpoint.slicing() != nullptr || !activations) return weights;
   const FusedShared fused(checkpoint, input);
+  const ModuleRows rows(checkpoint, serving.tensor_parallel);
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
     if (!is_quantized(held_scheme(checkpoint, tensor))) {
       EngineWeight weight = weight_of(checkpoint, input, tensor, {}, serving);
@@ -300,6 +339,7 @@ std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint, const Eng
     weight.has_row_scales = activations->has_row_scales(tensor.name) ||
                             (weight.packed_bits != 0 && weight.packed_group == 0);
     weight.fused_otherwise = fused.find(tensor);
+    weight.module_rows = rows.of(tensor);
     weight.has_power_of_two_scales =
         serving.has_power_of_two_scales || says_powers_of_two(checkpoint, tensor);
   }
@@ -420,20 +460,25 @@ EngineView engine_view(const Checkpoint& checkpoint, const EngineRow& engine,
   std::vector<Kind> kinds;
   std::map<std::tuple<std::vector<std::string>, std::string, std::string, std::string>, std::size_t>
       number_of;
+  const std::uint64_t n_layers = checkpoint.config().num_hidden_layers;
   for (std::size_t i = 0; i < facts.modules.size(); ++i) {
     const LinearModule& module = facts.modules[i];
     const Reading reading = reader.of(i);
     const std::string stored = stored_scheme(module);
     NumberedName split = split_numbers(module.name);
+    const auto& layer = module.tensor->layer;
+    const bool is_of_draft = layer && n_layers != 0 && *layer >= n_layers;
     const auto [place, is_new] =
         number_of.try_emplace({split.words, stored, reading.scheme, reading.because}, kinds.size());
     if (is_new) {
       kinds.push_back({.row = {.stored = stored,
                                .believed = reading.scheme,
                                .because = reading.because,
-                               .joined = std::string(joined_name(*module.tensor, engine.engine))},
+                               .joined = std::string(joined_name(*module.tensor, engine.engine)),
+                               .is_misread_draft = reading.scheme != stored},
                        .words = split.words});
     }
+    kinds[place->second].row.is_misread_draft &= is_of_draft;
     kinds[place->second].numbers.push_back(std::move(split.numbers));
   }
   for (const Kind& kind : kinds) {
@@ -460,15 +505,36 @@ void deny_by_belief(std::string tensor, const std::string& stored, const Reading
   verdict.loads = false;
   verdict.tensor = std::move(tensor);
   verdict.reason =
-      fmt::format("it is {}, and believed {} by {}", stored, reading.scheme, reading.because);
+      reading.is_refused()
+          ? fmt::format("it is {}, and its config is refused: {}", stored, reading.because)
+          : fmt::format("it is {}, and believed {} by {}", stored, reading.scheme, reading.because);
 }
 
 }  // namespace
 
+std::set<std::string, std::less<>> misread_weights(const Checkpoint& checkpoint,
+                                                   const EngineRow& engine) {
+  std::set<std::string, std::less<>> names;
+  const EngineInput facts(checkpoint);
+  const Reader reader = reader_of(checkpoint, facts, engine);
+  for (std::size_t i = 0; i < facts.modules.size(); ++i) {
+    const LinearModule& module = facts.modules[i];
+    if (reader.of(i).scheme != stored_scheme(module)) names.insert(module.tensor->name);
+  }
+  return names;
+}
+
 void deny_by_beliefs(std::span<const BelievedModules> modules, EngineVerdict& verdict) {
-  const auto row = std::ranges::find_if_not(modules, &BelievedModules::agrees);
-  if (verdict.loads && row != modules.end())
-    deny_by_belief(row->name, row->stored, {row->believed, row->because}, verdict);
+  const BelievedModules* of_draft = nullptr;
+  for (const BelievedModules& row : modules) {
+    if (row.is_misread_draft && of_draft == nullptr) of_draft = &row;
+    if (verdict.loads && !row.agrees() && !row.is_misread_draft)
+      deny_by_belief(row.name, row.stored, {row.believed, row.because}, verdict);
+  }
+  if (verdict.loads && of_draft != nullptr)
+    verdict.notes.push_back(
+        fmt::format("no draft model for speculative decoding: '{}' is {}, and believed {} by {}",
+                    of_draft->name, of_draft->stored, of_draft->believed, of_draft->because));
 }
 
 std::vector<EngineVerdict> believed_verdicts(const Checkpoint& checkpoint, const EngineInput& facts,

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -61,6 +63,9 @@ struct BelievedModules {
   std::string believed;  ///< scheme that the engine reads
   std::string because;   ///< `ignore`, `config_groups.group_0`, ...
   std::string joined;    ///< module that the engine builds of this one and others; empty: none
+  /// True if these are layers for multi-token prediction, which the engine misreads: users choose
+  /// whether it makes a draft model of them.
+  bool is_misread_draft = false;
   [[nodiscard]] bool agrees() const { return stored == believed; }
 };
 
@@ -74,8 +79,14 @@ struct EngineView {
 EngineView engine_view(const formats::Checkpoint& checkpoint, const EngineRow& engine,
                        const Serving& serving = {});
 
+/// The names of weights that the engine takes for another scheme than the stored one. Empty where
+/// it is not known how it reads the config.
+std::set<std::string, std::less<>> misread_weights(const formats::Checkpoint& checkpoint,
+                                                   const EngineRow& engine);
+
 /// Makes a verdict say that the engine does not load the checkpoint, where the engine takes a
 /// linear layer for another scheme than the stored one; leaves a verdict that says so already.
+/// Layers for multi-token prediction make a note.
 void deny_by_beliefs(std::span<const BelievedModules> modules, EngineVerdict& verdict);
 
 /// A verdict of the newest version of each engine, in the order of Engine: engine_verdict(), where

@@ -116,6 +116,10 @@ EngineInput::EngineInput(const Checkpoint& checkpoint)
   has_older_key =
       quantization != nullptr &&
       quantization == &formats::json_member(*checkpoint.config().raw, "compression_config");
+  if (packed && packed->packs_rows)
+    says_no_zero_points = formats::is_auto_round(formats::method_of(checkpoint.config()))
+                              ? formats::json_member(*quantization, "sym") != false
+                              : formats::json_member(*quantization, "zero_point") == false;
   if (quantization != nullptr && checkpoint.dialect().has_config_groups)
     groups.emplace(*quantization, &group_faults);
   const Json& description = checkpoint.description();

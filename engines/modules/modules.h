@@ -68,6 +68,8 @@ struct EngineInput {
   std::optional<formats::ConfigGroups> groups;
   /// Form of GPTQ's, AWQ's or AutoRound's packed integers, where the config says it.
   std::optional<formats::InputMajorLayout> packed;
+  /// True if it is AWQ, also AutoRound's, and the config says that codes have no zero points.
+  bool says_no_zero_points = false;
   /// Activations of quantized weights; nullopt where the lists of the config cannot be read.
   std::optional<formats::SourceActivations> activations;
   /// Every quantized weight, every one that the family's release quantizes, and the other linear

@@ -83,7 +83,8 @@ Reading WholeReader::reading(std::size_t module) const {
   Reading reading = own_reading(module);
   const LinearModule& layer = in.layer(module);
   if (layer.is_nameless && in.is_vllm() && !reading.is_plain())
-    reading.because += ", since it has no name there that a list could have";
+    reading.because +=
+        ", since it has no name there, which only an expression of compressed-tensors matches";
   // SGLang's DeepSeek compares the configs of both linears of shared experts where the first is
   // FP8: models/deepseek_v2.py:967.
   const Role role = role_of(*layer.tensor);

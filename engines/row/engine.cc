@@ -164,6 +164,35 @@ bool is_cut_in_group(const Weight& weight) {
           weight.cols / weight.packed_group % weight.ranks != 0);
 }
 
+/// True if Marlin has a tile for a matrix of so many outputs and inputs: SGLang's
+/// gptq_marlin.cuh:117, and vLLM's marlin_padded_nk(), which fills up all others.
+constexpr bool has_tile(std::uint64_t rows, std::uint64_t cols) {
+  return (rows % 64 == 0 && cols % 128 == 0) || (rows % 128 == 0 && cols % 64 == 0);
+}
+
+bool is_untiled(const Weight& weight) {
+  if (is_expert(weight) || weight.module_rows == 0) return false;
+  const bool is_cut = weight.rule->cut == formats::Cut::kRow;
+  return !has_tile(weight.module_rows, weight.cols / (is_cut ? weight.ranks : 1));
+}
+
+/// True if Marlin for experts, whose tiles have 64 inputs and 128 outputs
+/// (moe_wna16_marlin.cuh:140), has none for gate and up, or for down.
+bool are_untiled_experts(const Weight& weight) {
+  const std::uint64_t width = expert_width(weight);
+  const std::uint64_t hidden = matrix_of(weight) == ExpertMatrix::kDown ? weight.rows : weight.cols;
+  return width != 0 && (width % 64 != 0 || hidden % 128 != 0);
+}
+
+/// True if SGLang computes such experts in Triton where it is told to: compressed_tensors.py:653,
+/// moe_wna16.py:185.
+bool has_kernel_in_triton(const Weight& weight) {
+  if (weight.has_group_order || weight.is_auto_round) return false;
+  if (weight.packed_bits != 0) return true;
+  return weight.scheme == formats::SchemeId::kInt4Group && !weight.has_zero_points &&
+         !weight.has_row_scales && (weight.block_cols == 32 || weight.block_cols == 128);
+}
+
 using enum EngineScope;
 constexpr std::array kScopes = {
     ScopeRow{kAny, "any weight", [](const Weight&, const Dialect&) { return true; }},
@@ -270,8 +299,23 @@ constexpr std::array kScopes = {
     ScopeRow{kThinExperts,
              "experts whose width on a rank has no whole groups of 32 columns or more",
              [](const Weight& w, const Dialect&) { return has_thin_groups(w); }},
+    ScopeRow{kUntiled,
+             "other layers of no multiple of 64 outputs and 128 inputs, or 128 and 64, on a rank",
+             [](const Weight& w, const Dialect&) { return is_untiled(w); }},
+    ScopeRow{kUntiledExperts,
+             "experts whose width on a rank is no multiple of 64, or hidden size of 128, but in "
+             "plain groups",
+             [](const Weight& w, const Dialect&) {
+               return are_untiled_experts(w) && !has_kernel_in_triton(w);
+             }},
+    ScopeRow{kUntiledOfMarlin,
+             "experts whose width on a rank is no multiple of 64, or hidden size of 128, in plain "
+             "groups",
+             [](const Weight& w, const Dialect&) {
+               return are_untiled_experts(w) && has_kernel_in_triton(w);
+             }},
 };
-static_assert(formats::rows_match_enum(kScopes, &ScopeRow::scope, kThinExperts));
+static_assert(formats::rows_match_enum(kScopes, &ScopeRow::scope, kUntiledOfMarlin));
 
 }  // namespace
 

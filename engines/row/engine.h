@@ -55,8 +55,11 @@ enum class EngineScope : std::uint8_t {
   kUnevenExperts,  ///< routed experts whose width on a rank is no multiple of 64
   kCutGroups,      ///< linears of which a group of columns would be on two ranks
   kRankGroups,  ///< experts' down_proj in groups on several ranks: neither ordered nor AutoRound's
-  kOwnRankGroups,  ///< such down_proj that has an order of groups, or is of AutoRound
-  kThinExperts,    ///< experts whose width on a rank has no group of 32, 64 or more columns
+  kOwnRankGroups,    ///< such down_proj that has an order of groups, or is of AutoRound
+  kThinExperts,      ///< experts whose width on a rank has no group of 32, 64 or more columns
+  kUntiled,          ///< linears of which a rank's module has no tile in Marlin (has_tile())
+  kUntiledExperts,   ///< such routed experts, and no other kernel takes their groups
+  kUntiledOfMarlin,  ///< such routed experts that SGLang's kernels in Triton take
 };
 std::string_view engine_scope_name(EngineScope scope);
 /// True if the scope is about a further property of some weights of a scheme.
@@ -91,6 +94,9 @@ struct EngineWeight {
   bool is_turned_stack = false;  ///< plain stack in another order than releases have it
   std::uint64_t rows = 0;        ///< outputs of a matrix
   std::uint64_t cols = 0;        ///< inputs of a matrix
+  /// Outputs on a rank of the module that engines make of it, and of those joined with it; 0: not
+  /// known, as of experts.
+  std::uint64_t module_rows = 0;
   std::uint64_t block_rows = 0;  ///< rows that share a scale, where there are blocks; else 0
   std::uint64_t block_cols = 0;  ///< columns that share a scale, where there are blocks; else 0
   bool has_row_scales = false;   ///< the config says one scale a row where others have groups

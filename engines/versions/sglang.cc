@@ -104,6 +104,16 @@ constexpr EngineLimit mixed_scales(std::string_view dialect) {
           .effect = kGarbageWithout};
 }
 
+constexpr std::string_view kNoTile =
+    "its Marlin has tiles for multiples of 64 outputs and 128 inputs, or 128 and 64, and fills "
+    "none up (Invalid thread config)";
+constexpr std::string_view kNoTileOfExperts =
+    "its Marlin for experts has tiles for widths that are a multiple of 64, and hidden sizes of "
+    "128 (Invalid thread config)";
+constexpr std::string_view kPaddedInstead =
+    "NVFP4 or forms with quantized activations; fewer ranks of tensor parallelism where there are "
+    "several";
+
 constexpr std::array kLimits = {
     EngineLimit{kCt, kFp8Block, kWeightOnly, kAny,
                 "it has no scheme for FP8 linears in blocks, and none for FP8 experts, without "
@@ -220,6 +230,16 @@ constexpr std::array kLimits = {
                 .instead = "vLLM, or nvfp4, on others",
                 .is_foreign = true,
                 .effect = kRefusedOnCards},
+    quark_fp8_on_cards(kFp8Tensor),
+    quark_fp8_on_cards(kFp8Channel),
+    quark_fp8_on_cards(kFp8Block),
+    // Read in modelopt_quant.py:463; vLLM's begins with 8.0.
+    EngineLimit{.dialect = kModelopt,
+                .scheme = kFp8Tensor,
+                .scope = kAny,
+                .reason = "on cards below compute capability 8.9 it refuses FP8 of ModelOpt",
+                .instead = "vLLM there",
+                .effect = kRefusedOnCards},
     // Read in marlin_utils.py:79, gptq_linear.py:31 and awq.py:163.
     EngineLimit{.dialect = kGptq,
                 .scheme = std::nullopt,
@@ -239,6 +259,27 @@ constexpr std::array kLimits = {
                 true},
     EngineLimit{kAwq, std::nullopt, std::nullopt, kCutGroups, kGroupOnRanks, kFewerRanks, "", "",
                 true},
+    // Read in gptq_kernels.py:110 and marlin_utils_fp8.py:131: the answer of
+    // check_marlin_supports_shape() is not looked at. AWQ falls back to a kernel of its own.
+    EngineLimit{kGptq, std::nullopt, std::nullopt, kUntiled, kNoTile, kPaddedInstead, "", "", true},
+    EngineLimit{kGptq, std::nullopt, std::nullopt, kUntiledExperts, kNoTileOfExperts,
+                kPaddedInstead, "", "", true},
+    EngineLimit{kGptq, std::nullopt, std::nullopt, kUntiledOfMarlin, kNoTileOfExperts,
+                kPaddedInstead, kWna16, "", true},
+    EngineLimit{kCt, kInt4Group, std::nullopt, kUntiled, kNoTile, kPaddedInstead},
+    EngineLimit{kCt, kInt4Group, std::nullopt, kUntiledExperts, kNoTileOfExperts, kPaddedInstead},
+    EngineLimit{kCt, kInt4Group, std::nullopt, kUntiledOfMarlin, kNoTileOfExperts, kPaddedInstead,
+                "--moe-runner-backend triton"},
+    EngineLimit{kCt, kFp8Channel, kWeightOnly, kUntiled, kNoTile, kPaddedInstead},
+    EngineLimit{kCt, kFp8Tensor, kWeightOnly, kUntiled, kNoTile, kPaddedInstead},
+    // Read in marlin_utils_fp4.py:483: it fills up linears, but no experts with gates.
+    EngineLimit{.dialect = kAnyDialect,
+                .scheme = kNvfp4,
+                .scope = kUntiledExperts,
+                .reason = "on cards before Blackwell its Marlin for experts has tiles for widths "
+                          "that are a multiple of 64, and hidden sizes of 128",
+                .instead = "vLLM there",
+                .effect = kRefusedOnCards},
     // Read in models/llama.py:721.
     EngineLimit{kDeepseek, kFp8Tensor, kStatic, kInverseNames, kNamesOfOthers,
                 "dialect compressed-tensors", "", "", true},

@@ -161,6 +161,9 @@ constexpr std::array kLimits = {
     EngineLimit{kQuark, kFp8Block, kWeightOnly, kAny, kInputsOfQuark, kQuarkInstead, "", "", true},
     EngineLimit{kQuark, kInt8Channel, kWeightOnly, kAny, kInputsOfQuark, kQuarkInstead, "", "",
                 true},
+    quark_fp8_on_cards(kFp8Tensor),
+    quark_fp8_on_cards(kFp8Channel),
+    quark_fp8_on_cards(kFp8Block),
     // Read in quark_moe.py:1686.
     EngineLimit{kQuark, kMxfp8, std::nullopt, kExperts, "its experts of Quark have no MXFP8",
                 kQuarkInstead, "", "", true},

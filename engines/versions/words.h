@@ -51,12 +51,23 @@ inline constexpr std::string_view kGroupOnRanks =
 inline constexpr std::string_view kFewerRanks = "fewer ranks of tensor parallelism";
 inline constexpr std::string_view kOneOrder =
     "its loaders take stacks in the order of the family's releases";
-inline constexpr std::string_view kUsualOrder = "stacks in that order, as ingot convert writes them";
+inline constexpr std::string_view kUsualOrder =
+    "stacks in that order, as ingot convert writes them";
 inline constexpr std::string_view kNoSmallerGroups =
     "it makes smaller groups of those that ranks cut, but none of less than 32 columns";
 inline constexpr std::string_view kRowsOfAwq =
     "it divides by a group_size of -1 there (negative dimension)";
 inline constexpr std::string_view kPlainEmbedding = "--rule role:embedding=bf16";
+/// Quark's FP8 on older cards: read in QuarkW8A8Fp8.get_min_capability() of both.
+constexpr EngineLimit quark_fp8_on_cards(SchemeId scheme) {
+  return {.dialect = kQuark,
+          .scheme = scheme,
+          .scope = kAny,
+          .reason = "on cards below compute capability 8.9 it refuses Quark's FP8",
+          .instead = kQuarkInstead,
+          .is_foreign = true,
+          .effect = kRefusedOnCards};
+}
 inline constexpr SchemeSet kSix = {kBf16, kFp8Block, kFp8Channel, kInt8Channel, kNvfp4, kInt4Group};
 
 }  // namespace ingot::engines

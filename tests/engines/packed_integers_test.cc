@@ -1,6 +1,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -60,11 +61,18 @@ std::string refusal(const EditableCheckpoint& edited, Engine engine, std::uint64
 
 TEST(PackedIntegers, AreLoadedAsTheirToolsWroteThem) {
   for (const char* name : {"families/qwen3_moe_gptq", "families/qwen3_moe_awq",
-                           "families/mixtral_awq", "other_tools/auto_round_gptq",
-                           "other_tools/auto_round_awq", "other_tools/auto_round_8bit"}) {
+                           "families/mixtral_awq", "other_tools/auto_round_awq"}) {
     for (const Engine engine : {Engine::kVllm, Engine::kSglang}) {
       EXPECT_EQ(refusal(golden(name), engine), "") << name << " " << newest(engine).name;
     }
+  }
+}
+
+TEST(PackedIntegers, OfOddWidthsHaveNoTileInSglang) {
+  // o_proj has 64 outputs and 64 inputs there; AWQ falls back to a kernel of its own.
+  for (const char* name : {"other_tools/auto_round_gptq", "other_tools/auto_round_8bit"}) {
+    EXPECT_EQ(refusal(golden(name), Engine::kVllm), "") << name;
+    EXPECT_THAT(refusal(golden(name), Engine::kSglang), HasSubstr("tiles")) << name;
   }
 }
 
@@ -104,11 +112,10 @@ TEST(PackedIntegers, NeedTheKeysThatEnginesRead) {
     }
     EXPECT_THAT(refusal(golden_with("families/qwen3_moe_awq", {{"zero_point", nullptr}}), engine),
                 HasSubstr("no zero_point"));
-    EXPECT_THAT(
-        refusal(golden_with("other_tools/auto_round_gptq", {{"packing_format", "auto_round:gptq"}}),
-                engine),
-        HasSubstr("packing_format"));
   }
+  const EditableCheckpoint other =
+      golden_with("other_tools/auto_round_gptq", {{"packing_format", "auto_round:gptq"}});
+  EXPECT_THAT(refusal(other, Engine::kVllm), HasSubstr("packing_format"));
 }
 
 TEST(PackedIntegers, AreLookedUpInDynamicByJoinedNames) {
@@ -151,11 +158,11 @@ TEST(PackedIntegers, OfAutoRoundAreLookedUpByLayer) {
   for (const Engine engine : {Engine::kVllm, Engine::kSglang}) {
     EXPECT_THAT(refusal(golden_with("other_tools/auto_round_awq", {{"extra_config", one}}), engine),
                 HasSubstr("several forms of"));
-    EXPECT_THAT(refusal(golden_with("other_tools/auto_round_gptq",
-                                    {{"block_name_to_quantize", "model.layers.1"}}),
-                        engine),
-                HasSubstr("plain"));
   }
+  EXPECT_THAT(refusal(golden_with("other_tools/auto_round_gptq",
+                                  {{"block_name_to_quantize", "model.layers.1"}}),
+                      Engine::kVllm),
+              HasSubstr("plain"));
 }
 
 TEST(PackedIntegers, AreCutBetweenGroups) {
@@ -244,6 +251,66 @@ TEST(PackedIntegers, OfExpertsInGroupsOnRanksAreGarbageInSglang) {
   EXPECT_EQ(limit(down_of_experts(640, 2), gptq, Engine::kVllm), nullptr);
   EXPECT_THAT(std::string(limit(down_of_experts(640, 8), gptq, Engine::kVllm)->reason),
               HasSubstr("less than 32"));
+}
+
+EngineWeight linear(std::uint64_t module_rows, std::uint64_t cols, std::uint64_t ranks = 1) {
+  static const formats::TensorRule kOut{.role = formats::Role::kOProj, .cut = formats::Cut::kRow};
+  return {.name = "model.layers.0.self_attn.o_proj.weight",
+          .rule = &kOut,
+          .scheme = formats::SchemeId::kInt4Group,
+          .activations = formats::Activations::kWeightOnly,
+          .rows = module_rows,
+          .cols = cols,
+          .module_rows = module_rows,
+          .block_cols = 32,
+          .ranks = ranks};
+}
+
+TEST(Tiles, OfMarlinAreOneOfTwo) {
+  using Widths = std::pair<std::uint64_t, std::uint64_t>;
+  const auto is_refused = [](const EngineWeight& weight, Engine engine) {
+    const EngineLimit* limit = limit_of(newest(engine), formats::kCompressedTensorsDialect, weight);
+    return limit != nullptr && limit->is_refusal();
+  };
+  for (const auto& [rows, cols] : {Widths{960, 576}, {576, 576}, {64, 64}, {96, 128}}) {
+    EXPECT_TRUE(is_refused(linear(rows, cols), Engine::kSglang)) << rows << " x " << cols;
+    EXPECT_FALSE(is_refused(linear(rows, cols), Engine::kVllm)) << rows << " x " << cols;
+  }
+  for (const auto& [rows, cols] : {Widths{1152, 896}, {64, 128}, {128, 64}, {3072, 576}})
+    EXPECT_FALSE(is_refused(linear(rows, cols), Engine::kSglang)) << rows << " x " << cols;
+  EXPECT_FALSE(is_refused(linear(64, 256, 2), Engine::kSglang));
+  EXPECT_TRUE(is_refused(linear(64, 256, 4), Engine::kSglang)) << "64 inputs a rank";
+}
+
+TEST(Tiles, OfExpertsNeedTritonOrAnotherWidth) {
+  EngineWeight weight = down_of_experts(192, 2);
+  weight.packed_bits = weight.packed_group = 0;
+  const Dialect& ct = formats::kCompressedTensorsDialect;
+  const auto limit = [&] { return limit_of(newest(Engine::kSglang), ct, weight); };
+  EXPECT_EQ(limit()->option, "--moe-runner-backend triton");
+  weight.block_cols = 64;
+  EXPECT_TRUE(limit()->is_refusal()) << "it has 32 and 128";
+  weight.ranks = 1;
+  EXPECT_EQ(limit(), nullptr) << "192 is three tiles";
+  weight.rows = 576;
+  EXPECT_TRUE(limit()->is_refusal()) << "hidden size";
+}
+
+TEST(Tiles, AreOfJoinedWeightsOnARank) {
+  const TempDir dir;
+  golden("families/qwen3_moe_gptq").write(dir.path());
+  const formats::Checkpoint checkpoint = formats::Checkpoint::open(dir.path());
+  const EngineInput input(checkpoint);
+  const auto rows_of = [&](std::string_view name, std::uint64_t ranks) {
+    for (const EngineWeight& weight : engine_weights(checkpoint, input, {.tensor_parallel = ranks}))
+      if (weight.name.ends_with(name)) return weight.module_rows;
+    return std::uint64_t{0};
+  };
+  // 4 heads of 32 and twice 2 of them; four ranks have a head of keys and one of values each.
+  EXPECT_EQ(rows_of("q_proj.weight", 1), 256U);
+  EXPECT_EQ(rows_of("k_proj.weight", 2), 128U);
+  EXPECT_EQ(rows_of("v_proj.weight", 4), 96U);
+  EXPECT_EQ(rows_of("o_proj.weight", 4), 128U);
 }
 
 TEST(PackedIntegers, SayOfOtherEnginesWhatIsKnown) {

@@ -444,5 +444,17 @@ TEST(EngineView, NotesWhatIsRoundedOn) {
   EXPECT_THAT(view_of(make_fp8(), Engine::kSglang).verdict.notes, ::testing::IsEmpty());
 }
 
+// A head in FP8 of its MTP layer is no target by name.
+TEST(EngineView, NotesADraftThatIsMisread) {
+  const EditableCheckpoint released =
+      EditableCheckpoint::load(INGOT_SOURCE_DIR "/tests/golden/families/glm4_moe_fp8_channel");
+  for (const Engine engine : {Engine::kVllm, Engine::kSglang}) {
+    EngineView view = view_of(released, engine);
+    deny_by_beliefs(view.modules, view.verdict);
+    EXPECT_TRUE(view.verdict.loads) << view.verdict.reason;
+    EXPECT_THAT(view.verdict.notes, ::testing::Contains(::testing::HasSubstr("no draft model")));
+  }
+}
+
 }  // namespace
 }  // namespace ingot::engines
