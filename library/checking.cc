@@ -11,6 +11,7 @@
 #include "engines/verdicts.h"
 #include "formats/family/families.h"
 #include "formats/files/hub_cache.h"
+#include "formats/records/layout.h"
 #include "library/options/family_proposal.h"
 #include "shard/join/source.h"
 
@@ -83,6 +84,30 @@ bool loads_when_repaired(const CheckOptions& options, const engines::EngineRow& 
   }
 }
 
+/// The options with which the engine takes slices in a layout of its own, none for a whole
+/// checkpoint. Throws kUnsupported for other slices, and for a weights file by itself.
+std::vector<std::string> options_of_slices(const check::Opened& opened,
+                                           const engines::EngineRow& engine) {
+  if (formats::is_weights_file(opened.directory))
+    throw Error(ErrorCode::kUnsupported,
+                "a weights file by itself is no checkpoint that engines load (name its folder)")
+        .in_file(opened.directory.string());
+  if (!opened.is_sliced) return {};
+  const formats::Layout* layout =
+      opened.manifest ? formats::find_layout(opened.manifest->layout) : nullptr;
+  if (layout == nullptr || layout->engine != engine.word || !opened.manifest->slicing)
+    throw Error(ErrorCode::kUnsupported,
+                "slices of ranks are no checkpoint that {} loads (ingot merge makes one)",
+                engine.name)
+        .in_file(opened.directory.string());
+  const formats::SlicingRecord& slicing = *opened.manifest->slicing;
+  std::vector<std::string> options = {"--load-format sharded_state",
+                                      fmt::format("{} {}", engine.ranks_option, slicing.tp)};
+  if (slicing.pp > 1) options.push_back(fmt::format("--pipeline-parallel-size {}", slicing.pp));
+  if (slicing.ep > 1) options.emplace_back("--enable-expert-parallel");
+  return options;
+}
+
 // Judges by headers, JSON and small scales if the engine loads the checkpoint as it is meant.
 Checked check_engine(const CheckOptions& options, const std::function<bool()>& stop_requested) {
   Checked checked;
@@ -90,13 +115,14 @@ Checked check_engine(const CheckOptions& options, const std::function<bool()>& s
   const check::Opened opened = check::open_found(
       options.directory,
       {.family = options.family, .threads = threads_of(options.threads), .config = options.config});
+  std::vector<std::string> of_slices = options_of_slices(opened, *checked.engine);
   checked.result = check::check_directory(opened, {.family = options.family,
                                                    .most_bytes = check::kSmallBytes,
                                                    .manifest = false,
                                                    .threads = threads_of(options.threads),
                                                    .tensor_parallel = options.tensor_parallel,
                                                    .stop_requested = stop_requested});
-  const std::vector<check::Finding> all = std::exchange(checked.result.findings, {});
+  std::vector<check::Finding> all = std::exchange(checked.result.findings, {});
   checked.result.findings = check::findings_for(checked.engine->engine, all);
   // A fault that keeps it from opening is already a finding.
   engines::EngineVerdict verdict{.engine = checked.engine,
@@ -107,9 +133,14 @@ Checked check_engine(const CheckOptions& options, const std::function<bool()>& s
                                  .reason = {}};
   try {
     if (!opened.is_sound()) throw Error(opened.faults.front());
-    checked.view = engines::engine_view(*opened.model, *checked.engine,
-                                        {.tensor_parallel = options.tensor_parallel});
+    checked.view =
+        engines::engine_view(*opened.model, *checked.engine,
+                             {.tensor_parallel = opened.is_sliced ? opened.manifest->slicing->etp
+                                                                  : options.tensor_parallel});
     verdict = checked.view->verdict;
+    verdict.options.insert(verdict.options.begin(), of_slices.begin(), of_slices.end());
+    check::keep_misread(engines::misread_weights(*opened.model, *checked.engine), all);
+    checked.result.findings = check::findings_for(checked.engine->engine, all);
   } catch (const Error& error) {
     if (checked.count(Severity::kError) == 0) throw;
   }

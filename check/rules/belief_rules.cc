@@ -120,18 +120,24 @@ void ignored_quantized(const RuleInput& input) {
   for (const LinearModule& module : input.facts.modules) {
     if (!module.is_quantized) torn.insert(name_of(module));
   }
+  const auto is_listed = [](const Reading& reading) {
+    return reading.because.find(formats::kIgnoredLayers) != std::string::npos ||
+           reading.because.find(formats::kModulesToNotConvert) != std::string::npos;
+  };
   for (const Engine engine : {Engine::kVllm, Engine::kSglang, Engine::kTransformers}) {
     for_each_misread(
         input, engine, std::mem_fn(&LinearModule::is_quantized),
         [&](const LinearModule& module, const Reading& reading) {
           // Each other reason has a rule of its own.
-          const bool is_listed = reading.because.starts_with(formats::kIgnoredLayers) ||
-                                 reading.because.starts_with(formats::kModulesToNotConvert);
-          if (is_listed && (reading.is_plain() || !torn.contains(name_of(module))))
+          if (!is_listed(reading) || (!reading.is_plain() && torn.contains(name_of(module))))
+            return;
+          if (reading.is_plain())
             input.report_kind(*module.tensor, kMismatch,
-                              "is {}, but {} finds it in {} and takes the codes for numbers",
-                              facts_of(*module.tensor).name, engines::newest(engine).name,
-                              reading.because);
+                              "is {}, but {} names it: loaders take the codes for numbers",
+                              facts_of(*module.tensor).name, reading.because);
+          else
+            input.report_kind(*module.tensor, kMismatch, "is {}, but {}, which loaders refuse",
+                              facts_of(*module.tensor).name, reading.because);
         });
   }
 }

@@ -172,7 +172,7 @@ void cache_scale_use(const RuleInput& input) {
 }
 
 constexpr LoaderRule kCacheScaleRows[] = {
-    {"quantized.cache-scales", "", "vLLM, SGLang", kError,
+    {"quantized.cache-scales", "", "vLLM, SGLang", kWarning,
      "a quantized cache of keys and values has its scales stored", cache_scales, kAnyScheme, false,
      false, std::nullopt, /*except=*/"modelopt"},
     {"quantized.cache-scale-form", "", "vLLM", kError,
@@ -196,7 +196,7 @@ void cache_scales(const RuleInput& input) {
     if (!words.empty())
       input.report_file(file, kMissingTensor,
                         "{}, but no scales of a key-value cache are stored (k_scale, v_scale): it "
-                        "would be cut to 8 bits under scale 1",
+                        "is cut to 8 bits under scale 1 (remove the word, or fetch the scales)",
                         words);
   };
   judge(input.block(), "config.json");

@@ -185,6 +185,20 @@ void format_known(const RuleInput& input) {
   judge(top_format(input), "quantization_config.format");
   for (const ConfigGroup& group : groups_of(input))
     judge(group.format, fmt::format("config_groups.{}.format", group.name));
+  if (!top_format(input).empty()) return;
+  // Engines choose the scheme of codes of 8 bits, and of INT4, by it.
+  for (const ConfigGroup& group : groups_of(input)) {
+    if (!group.format.empty() || !group.scheme) continue;
+    const SchemeFacts& scheme = scheme_facts(*group.scheme);
+    const StorageRow* row = find_storage(input.dialect(), scheme.id);
+    const bool is_by_format =
+        has_int4_codes(scheme) || (scheme.code_bits == 8 && scheme.id != SchemeId::kMxfp8);
+    if (row != nullptr && is_by_format)
+      input.report_config(kNotFound,
+                          "neither quantization_config nor config_groups.{} has a format ({} is "
+                          "that of {}; ingot repair adds it)",
+                          group.name, row->config_name, scheme.name);
+  }
 }
 
 void format_agrees(const RuleInput& input) {
@@ -287,7 +301,9 @@ constexpr LoaderRule kCompressedTensorsRows[] = {
      "scales have the dimensions of the parameter that they are copied into", part_shapes},
     {"ct.config-group-keys", kCt, "all", kError,
      "groups of config_groups, and the arguments in them, have known keys only", group_keys},
-    {"ct.format-known", kCt, "all", kError, "formats are ones that compressed-tensors defines",
+    {"ct.format-known", kCt, "all", kError,
+     "formats are ones that compressed-tensors defines, and groups have one where engines ask for "
+     "it",
      format_known},
     {"ct.format-agrees", kCt, "all", kError,
      "the format of a group is that of its weights' scheme, that of the whole follows",

@@ -4,6 +4,7 @@
 #include "formats/container/safetensors.h"
 #include "formats/dialect/dialect.h"
 #include "formats/dialect/dialect_words.h"
+#include "formats/dialect/modelopt.h"
 
 // Files and JSON in any dialect: what loaders open first, spellings that disagree, and words about
 // quantization that change what is computed.
@@ -184,20 +185,19 @@ void list_names_nothing(const RuleInput& input) {
 }
 
 void config_without_weights(const RuleInput& input) {
-  const Checkpoint& checkpoint = input.checkpoint;
-  if (checkpoint.tensors().empty() || input.said() == nullptr || input.said()->quant_method.empty())
-    return;
-  if (json_member(input.block(), "format") == "dense") return;
-  // By dtype: codes that could not be understood are no sign of a cast.
-  const bool has_codes = std::ranges::any_of(checkpoint.stored(), [](const StoredTensor& tensor) {
-    const bool is_narrow = dtype_bits(tensor.dtype) <= 8 && tensor.dtype != DType::kBool;
-    return tensor.shape.size() > 1 && (is_narrow || tensor.dtype == DType::kI32);
-  });
-  if (!has_codes && !may_hide_codes(checkpoint))
-    input.report_config(
+  if (!has_no_codes(input.checkpoint)) return;
+  if (input.said() != nullptr && !input.said()->quant_method.empty()) {
+    if (json_member(input.block(), "format") == "dense") return;
+    return input.report_config(
         kMismatch,
         "promises weights quantized by method {}, but none is (remove quantization_config)",
         input.said()->quant_method);
+  }
+  const std::string algo =
+      formats::text_at(formats::modelopt_body(input.checkpoint.description()), "quant_algo");
+  if (!algo.empty())
+    input.report_file(input.dialect().description_file, kMismatch,
+                      "promises weights quantized as {}, but none is (remove the file)", algo);
 }
 
 constexpr LoaderRule kConfigRows[] = {
@@ -223,11 +223,20 @@ constexpr LoaderRule kConfigRows[] = {
      "input scales are above zero, and within 2^12 of the median of their kind", input_scale_range,
      kAnyScheme, kReadsValues},
     {"quantized.config-without-weights", "", "all", kError,
-     "a checkpoint with a quantization_config has quantized weights", config_without_weights,
-     kAnyScheme, false, false, std::nullopt, /*except=*/"deepseek"},
+     "a checkpoint whose JSON describes a quantization has quantized weights",
+     config_without_weights, kAnyScheme, false, false, std::nullopt, /*except=*/"deepseek"},
 };
 
 }  // namespace
+
+bool has_no_codes(const Checkpoint& checkpoint) {
+  // By dtype: codes that could not be understood are no sign of a cast.
+  return !checkpoint.tensors().empty() && !may_hide_codes(checkpoint) &&
+         std::ranges::none_of(checkpoint.stored(), [](const StoredTensor& tensor) {
+           const bool is_narrow = dtype_bits(tensor.dtype) <= 8 && tensor.dtype != DType::kBool;
+           return tensor.shape.size() > 1 && (is_narrow || tensor.dtype == DType::kI32);
+         });
+}
 
 const RuleTable kConfigRules = kConfigRows;
 

@@ -72,6 +72,16 @@ void activation_scheme(const RuleInput& input) {
   }
 }
 
+// Both servers take the least float for the scale then: vLLM's fp8.py, SGLang's fp8.py:712.
+void promised_input_scale(const RuleInput& input, const LogicalTensor& tensor) {
+  if (input.said() == nullptr || input.said()->activation_scheme != "static" ||
+      tensor.encoding.scheme != SchemeId::kFp8Tensor ||
+      input.part_of(tensor, Part::kInputScale) != nullptr)
+    return;
+  input.report_kind(tensor, kMissingTensor,
+                    "has no input scale, but activation_scheme is static (put dynamic)");
+}
+
 void block_size(const RuleInput& input) {
   if (!claims(input) || !has_codes(input)) return;
   const Json& size = json_member(input.block(), "weight_block_size");
@@ -165,6 +175,16 @@ void experts_said(const RuleInput& input, const LogicalTensor& tensor) {
         facts_of(tensor).name, is_said ? "" : "no ");
 }
 
+// Engines that take the word build experts in MXFP4 by it: readers/deepseek.cc.
+void experts_as_said(const RuleInput& input, const LogicalTensor& tensor) {
+  if (formats::says_mxfp4_experts(input.config()) && is_routed_expert(role_of(tensor)) &&
+      is_quantized(tensor) && tensor.encoding.scheme != SchemeId::kMxfp4)
+    input.report_kind(tensor, kMismatch,
+                      "is {}, but quantization_config says by {} or {} that routed experts are "
+                      "mxfp4 (ingot repair removes the word)",
+                      facts_of(tensor).name, formats::kExpertMethod, formats::kStoreDtype);
+}
+
 constexpr std::string_view kDeepseek = "deepseek";
 
 constexpr LoaderRule kDeepseekRows[] = {
@@ -173,9 +193,15 @@ constexpr LoaderRule kDeepseekRows[] = {
     {"fp8.config-without-weights", kDeepseek, "all", kError,
      "a checkpoint with a quantization_config of method fp8 has FP8 weights", block_without_weights,
      has_e4m3_codes},
-    {"fp8.activation-scheme", kDeepseek, "vLLM", kWarning,
+    {"fp8.activation-scheme", kDeepseek, "vLLM, SGLang", kWarning,
      "activation_scheme exists, and is dynamic if weight_block_size exists", activation_scheme,
      has_e4m3_codes},
+    {"fp8.static-input-scale", kDeepseek, "all", kError,
+     "under activation_scheme static every weight has an input scale", promised_input_scale,
+     has_e4m3_codes},
+    {"fp8.experts-as-said", kDeepseek, "vLLM, SGLang", kWarning,
+     "routed experts are mxfp4 if routed_experts_quant_method or store_dtype says so",
+     experts_as_said},
     {"fp8.block-size", kDeepseek, "all", kError,
      "weight_block_size has two positive entries: rows and columns of a block", block_size,
      has_e4m3_codes},

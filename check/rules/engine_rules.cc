@@ -1,4 +1,5 @@
 #include "check/rules/rule_input.h"
+#include "formats/dialect/dialect_words.h"
 #include "formats/storage/encoding.h"
 #include "shard/align/cut_need.h"
 
@@ -100,6 +101,36 @@ void fused_global(const RuleInput& input) {
                 });
 }
 
+// vLLM's auto_awq.py:732 and SGLang's moe_wna16.py:395: kernels of experts get no qzeros then, and
+// take 8. AWQ's own kernels of other layers read them.
+void unsaid_zero_points(const RuleInput& input) {
+  if (!input.facts.says_no_zero_points) return;
+  std::vector<const StoredTensor*> zeros;
+  for (const LogicalTensor& tensor : input.weights()) {
+    const StoredTensor* stored = input.part_of(tensor, Part::kZeroPoint);
+    if (stored != nullptr && is_routed_expert(role_of(tensor)) && input.may_read(*stored))
+      zeros.push_back(stored);
+  }
+  const auto words_but_eights = [](const StoredTensor&, std::span<const std::byte> bytes) {
+    constexpr std::byte kEights{0x88};
+    OddValues odd{.total = bytes.size()};
+    const auto first = std::ranges::find_if_not(bytes, [](std::byte b) { return b == kEights; });
+    if (first == bytes.end()) return odd;
+    odd.n = 1;
+    odd.first = static_cast<std::uint64_t>(first - bytes.begin());
+    return odd;
+  };
+  const bool is_auto_round = formats::is_auto_round(formats::method_of(input.config()));
+  input.report_odd(
+      find_odd(input.search(), zeros, words_but_eights), kMismatch, [&](const OddValues&) {
+        return fmt::format(
+            "holds zero points other than 8, but config.json says {}: loaders of experts read none "
+            "then, and take 8 (put {})",
+            is_auto_round ? "sym true" : "zero_point false",
+            is_auto_round ? "sym false" : "zero_point true");
+      });
+}
+
 void cut_at_group_edge(const RuleInput& input, const LogicalTensor& tensor) {
   const auto ranks = static_cast<std::uint32_t>(input.options.tensor_parallel);
   // A rank's weights have been cut already; engines pad the vocabulary.
@@ -155,6 +186,9 @@ constexpr LoaderRule kEngineRows[] = {
      fused_scheme},
     {"nvfp4.fused-global", "", "vLLM, SGLang", kError,
      "weights that a loader fuses have one global scale", fused_global, kAnyScheme, kReadsValues},
+    {"awq.unsaid-zeros", "", "vLLM, SGLang", kError,
+     "routed experts have zero points other than 8 only where the config says that there are some",
+     unsaid_zero_points, kAnyScheme, kReadsValues},
     {"cut.group-edge", "", "vLLM, SGLang", kWarning,
      "ranks of tensor parallelism, when their number is given, divide heads and cut at the edges "
      "of groups that share a scale",

@@ -1,6 +1,7 @@
 #include "check/rules/loader_rules.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include "check/rules/rule_input.h"
 #include "engines/verdicts.h"
 #include "formats/base/printable.h"
+#include "formats/base/words.h"
 #include "formats/json/json.h"
 
 namespace ingot::check {
@@ -165,6 +167,21 @@ std::vector<Finding> findings_for(Engine engine, std::span<const Finding> findin
       own.back().severity = Severity::kError;
   }
   return own;
+}
+
+void keep_misread(const std::set<std::string, std::less<>>& misread,
+                  std::vector<Finding>& findings) {
+  constexpr std::array<std::string_view, 7> kOfLists = {"fp8.weight-quantized",
+                                                        "int8-block.weight-quantized",
+                                                        "native.ignored-quantized",
+                                                        "ct.targets",
+                                                        "ct.ignore",
+                                                        "modelopt.exclude-plain",
+                                                        "modelopt.exclude-quantized"};
+  std::erase_if(findings, [&](const Finding& finding) {
+    return is_in(kOfLists, finding.rule) && !finding.tensor.empty() &&
+           !misread.contains(finding.tensor);
+  });
 }
 
 void deny_by_errors(std::span<const Finding> findings,

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -90,6 +91,11 @@ formats::Json remarks_json(const std::vector<std::string>& remarks, std::string_
 /// The findings that are of structure, or of rows that name the engine or all. A row about what
 /// this engine refuses makes errors; one about an option of it warns.
 std::vector<Finding> findings_for(engines::Engine engine, std::span<const Finding> findings);
+
+/// Removes the findings of rows about lists of modules, which engines read each in its own way,
+/// that are about none of the weights which the engine misreads.
+void keep_misread(const std::set<std::string, std::less<>>& misread,
+                  std::vector<Finding>& findings);
 
 /// One voice: an engine about which the findings have an error does not load the checkpoint,
 /// whatever its verdict was.

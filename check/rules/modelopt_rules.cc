@@ -1,6 +1,7 @@
 #include "check/rules/rule_input.h"
 #include "engines/readers/reader.h"
 #include "formats/dialect/modelopt.h"
+#include "formats/family/text_names.h"
 
 // ModelOpt: hf_quant_config.json, and the block in config.json that says the same.
 
@@ -50,6 +51,8 @@ template <bool is_quantized, Exclusion exclusion>
 void left_out(const RuleInput& input) {
   const Statement statement = statement_of(input);
   if (!statement.exists || statement.lacks_list()) return;
+  // The rule quantized.config-without-weights names the cause.
+  if (!is_quantized && has_no_codes(input.checkpoint)) return;
   // SGLang takes an entry that is a whole component of the name, too.
   const engines::ExcludedModules of_sglang(strings_at(statement.object, statement.list),
                                            engines::Engine::kSglang, false);
@@ -240,6 +243,36 @@ void statements_agree(const RuleInput& input) {
 
 constexpr std::string_view kModelopt = "modelopt";
 
+// vLLM 0.32 gives a tied head the quantization config, and then the embedding's weight
+// (vocab_parallel_embedding.py:634); these classes compute logits with the embedding itself.
+constexpr std::array<std::string_view, 4> kHeadless = {"cohere2", "cohere2_moe", "gemma2",
+                                                       "gemma3n"};
+
+void excluded_tied_head(const RuleInput& input) {
+  const Statement statement = statement_of(input);
+  if (!statement.exists || statement.lacks_list() || !input.config().tie_word_embeddings ||
+      is_in(kHeadless, input.checkpoint.family().name) || has_no_codes(input.checkpoint))
+    return;
+  for (const TensorRule& rule : input.checkpoint.family().rules) {
+    if (rule.role != Role::kHead || rule.scope != formats::Scope::kModel) continue;
+    const std::string_view head = formats::module_name(rule.pattern);
+    const std::string stored = formats::stored_text_name(head, input.config().text);
+    const auto is_named = [&](std::string_view name) {
+      return statement.block.exclusion_of(name) != Exclusion::kNone;
+    };
+    // A head that is stored is a module, for which other rows are.
+    const bool is_stored = std::ranges::any_of(
+        input.facts.modules,
+        [&](const LinearModule& module) { return role_of(*module.tensor) == Role::kHead; });
+    if (is_stored || is_named(head) || is_named(stored)) return;
+    input.report_file(
+        statement.file, kMismatch,
+        "leaves out no '{}', which is tied to the embedding: vLLM builds it quantized, "
+        "under scales that are not stored (ingot repair adds it)",
+        stored);
+  }
+}
+
 constexpr LoaderRule kModeloptRows[] = {
     {"modelopt.scale-shape", kModelopt, "all", kError,
      "scales have the dimensions of the parameter that they are copied into", part_shapes},
@@ -264,6 +297,9 @@ constexpr LoaderRule kModeloptRows[] = {
     {"modelopt.exclude-plain-whole", kModelopt, "SGLang", kWarning,
      "every plain module is excluded by a match of its name or of a component of it",
      left_out<false, Exclusion::kInside>},
+    {"modelopt.tied-head", kModelopt, "vLLM", kWarning,
+     "a head that is tied to the embedding is excluded", excluded_tied_head, kAnyScheme, false,
+     kIsAllowable},
     {"modelopt.mtp-head", kModelopt, "vLLM with speculative decoding", kWarning,
      "a plain head of a multi-token prediction layer is excluded without shared_head too",
      draft_names<engines::Engine::kVllm>},

@@ -245,6 +245,10 @@ struct RuleInput {
 /// about the latter but the one that names them.
 bool may_hide_codes(const Checkpoint& checkpoint);
 
+/// True if no tensor has codes, and none is elsewhere: what the config says of modules is said of
+/// none then. config_rules.cc.
+bool has_no_codes(const Checkpoint& checkpoint);
+
 /// A weight that engines never build quantized is; a rule of each dialect. engine_rules.cc.
 void plain_module(const RuleInput& input, const LogicalTensor& tensor);
 /// The lists of a config, as one engine or several read them, say of modules what is stored: under

@@ -96,10 +96,29 @@ std::string factor_remedy(const Json& keys, const Json& rope) {
                      static_cast<double>(whole) / static_cast<double>(original));
 }
 
+/// Numbers that programs take from the config for a kind of rope, besides its factor: vLLM's
+/// rotary_embedding/__init__.py:167 and :313.
+struct RopeNumbers {
+  std::string_view kind;
+  std::array<const char*, 3> keys;
+};
+constexpr std::array kRopeNumbers = {
+    RopeNumbers{"llama3",
+                {"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}},
+    RopeNumbers{"longrope", {"short_factor", "long_factor", "long_factor"}},
+};
+
 void check_factor(const RuleInput& input, const Json& keys, std::string_view path,
                   const Json& rope) {
   std::string kind = text_at(rope, "rope_type");
   if (kind.empty()) kind = text_at(rope, "type");
+  for (const RopeNumbers& row : kRopeNumbers) {
+    const auto missing = std::ranges::find_if(
+        row.keys, [&](const char* key) { return json_member(rope, key).is_null(); });
+    if (row.kind == kind && missing != row.keys.end())
+      input.report_config(kCorrupt, "{} is {}, and has no {} (the release has it)", path, kind,
+                          *missing);
+  }
   // Hunyuan's dynamic rope has `alpha` in its place.
   if (!is_in(kScaledRopes, kind) || (kind == "dynamic" && rope.contains("alpha"))) return;
   const Json& factor = json_member(rope, "factor");
@@ -240,15 +259,32 @@ void added_tokens(const RuleInput& input) {
       rows, fmt::join(beyond, ", "), n_more == 0 ? "" : fmt::format(" and {} more", n_more));
 }
 
+// transformers' PreTrainedConfig.validate_layer_type, by which servers read configs too.
+void layer_lists(const RuleInput& input) {
+  const Json& keys = text_keys(input.config());
+  const Json& n_layers = json_member(keys, "num_hidden_layers");
+  if (!n_layers.is_number_unsigned()) return;
+  for (const char* key : {"layer_types", "mlp_layer_types"}) {
+    const Json& list = json_member(keys, key);
+    if (list.is_array() && list.size() != n_layers.get<std::uint64_t>())
+      input.report_config(kMismatch,
+                          "{} has {} entries, and num_hidden_layers is {} (give each layer one)",
+                          key, list.size(), n_layers.get<std::uint64_t>());
+  }
+}
+
 constexpr LoaderRule kStartupRows[] = {
     {"config.class", "", kServers, kError,
      "architectures names a class, and it is one of the family", known_class},
     {"config.code-present", "", "vLLM, SGLang, TensorRT-LLM, transformers", kError,
      "files of code that auto_map names are there", code_present},
     {"config.rope-factor", "", "all", kError,
-     "rope that is scaled (yarn and others) has a factor above zero", rope_factor},
+     "rope that is scaled (yarn and others) has a factor above zero, and the numbers of its kind",
+     rope_factor},
     {"config.context-length", "", kServers, kError,
      "max_position_embeddings, if it exists, is above zero", context_length},
+    {"config.layer-lists", "", "all", kError,
+     "layer_types and mlp_layer_types have an entry for each layer", layer_lists},
     {"tokenizer.present", "", kServers, kWarning, "there is a tokenizer", tokenizer_present,
      kAnyScheme, false, kIsAllowable, std::nullopt, /*except=*/"", &engines::EngineRow::ids_option},
     {"tokenizer.readable", "", "all", kError,

@@ -62,6 +62,12 @@ expect 0 "loads this checkpoint, with --quantization w8a8_int8" "$ingot" check "
 expect 0 "vLLM 0.32 loads this checkpoint" "$ingot" check "$work/int8" --engine vllm:0.32
 expect 0 "model.layers.{1-5}.mlp.experts.{0-15}.down_proj" "$ingot" check "$work/int8" --engine vllm
 expect 2 "not version '0.31'" "$ingot" check "$work/int8" --engine vllm:0.31
+# Slices are for the engine whose own layout they have, and a file is for none.
+expect 2 "ingot merge makes one" "$ingot" check "$work/shared" --engine vllm
+expect 0 "" "$ingot" convert "$example" "$work/sharded" --to bf16 --layout vllm-sharded --tp 2
+expect 0 "with --load-format sharded_state --tensor-parallel-size 2" "$ingot" check "$work/sharded" --engine vllm
+expect 2 "ingot merge makes one" "$ingot" check "$work/sharded" --engine sglang
+expect 2 "by itself is no checkpoint" "$ingot" check "$example/model-00001-of-00002.safetensors" --engine vllm
 # Engines know no manifest.
 sed -i '1s/{/{"edited": true,/' "$work/int8/config.json"
 expect 2 "the manifest says" "$ingot" check "$work/int8" --no-hashes

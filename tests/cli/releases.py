@@ -477,7 +477,75 @@ def tells_of_tied_heads_that_are_targets(work):
     ingot("check", work / "repaired", "--engine", "vllm")
 
 
-CLAIMS = [refuses_names_that_a_layer_lacks, names_settings_next_to_others, tells_of_tied_heads_that_are_targets,
+def fp8_tensor(module, rows, cols):
+    return {module + ".weight": fp8(rows, cols), module + ".weight_scale": numbers("F32", 0.01)}
+
+
+def judges_lists_as_each_engine_reads_them(work):
+    def attention_is_plain(module, rows, cols):
+        return fp8_tensor(module, rows, cols) if "layers.0.self_attn" not in module \
+            else {module + ".weight": plain(rows, cols)}
+
+    def listed(entry, encode, name):
+        block = {"quant_method": "fp8", "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head", entry]}
+        return write(work / name, config("qwen3", "Qwen3ForCausalLM", quantization_config=block), qwen3(encode))
+
+    # SGLang takes a part of a name, vLLM the whole.
+    part = listed("layers.0.self_attn", attention_is_plain, "part")
+    ingot("check", part, "--engine", "sglang")
+    assert "repair mends" in ingot("check", part, "--engine", "vllm", expect=1)
+    torn = listed("model.layers.0.self_attn.q_proj", fp8_tensor, "torn")
+    for engine, other in (("vllm", "SGLang"), ("sglang", "vLLM")):
+        verdict = ingot("check", torn, "--engine", engine, expect=1).splitlines()[0]
+        assert "has some of model.layers.0.self_attn.qkv_proj" in verdict and other not in verdict, verdict
+
+
+def misses_scales_that_the_config_promises(work):
+    def without(activations, name, **more):
+        block = {"quant_method": "fp8", "activation_scheme": activations, **more}
+        return write(work / name, config("qwen3", "Qwen3ForCausalLM", quantization_config=block), qwen3(fp8_tensor))
+
+    ingot("check", without("dynamic", "dynamic"))
+    static = without("static", "static")
+    assert "fp8.static-input-scale" in ingot("check", static, expect=2)
+    for engine in ("vllm", "sglang"):
+        assert "repair mends" in ingot("check", static, "--engine", engine, expect=1)
+    # A cache without scales runs under 1.
+    cached = without("dynamic", "cached", kv_cache_scheme={"type": "float", "num_bits": 8})
+    assert "quantized.cache-scales" in ingot("check", cached, "--engine", "vllm")
+
+
+def names_files_that_are_others(work):
+    for name, start, fact in (("page", b"<!DOCTYPE html><html>", "is a web page"),
+                              ("answer", b"Entry not found", "begins with the text 'Entry no'"),
+                              ("gguf", b"GGUF\x03" + bytes(40), "is a GGUF file"),
+                              ("pickle", b"PK\x03\x04\x14" + b"\0" * 40, "is a PyTorch pickle"),
+                              ("hole", bytes(100), "begins with zeros")):
+        source = write(work / name, config("qwen3", "Qwen3ForCausalLM"), qwen3())
+        (source / "model.safetensors").write_bytes(start)
+        for command in (("check",), ("check", "--engine", "vllm"), ("inspect",), ("repair", work / "out")):
+            text = ingot(command[0], source, *command[1:], expect=None)
+            assert fact in text, (name, command, text)
+    page = write(work / "config", config("qwen3", "Qwen3ForCausalLM"), qwen3())
+    (page / "config.json").write_text("<html>no</html>")
+    assert "is a web page" in ingot("check", page, expect=2)
+    (work / "model.gguf").write_bytes(b"GGUF")
+    for command in ("check", "inspect", "convert", "repair", "generate"):
+        more = {"convert": [work / "out"], "repair": [work / "out"], "generate": ["--tokens", "1"]}.get(command, [])
+        assert "weights in GGUF" in ingot(command, work / "model.gguf", *more, expect=2)
+
+
+def says_of_classifiers_what_was_read(work):
+    said = config("llama", "LlamaForSequenceClassification", num_labels=2)
+    tensors = {name: facts for name, facts in qwen3(head=False).items() if "_norm" not in name or "layernorm" in name}
+    source = write(work / "in", said, tensors | {"score.weight": plain(2, HIDDEN)})
+    for engine in ("vllm", "sglang"):
+        assert "(read in its source)" in ingot("check", source, "--engine", engine)
+
+
+CLAIMS = [judges_lists_as_each_engine_reads_them, misses_scales_that_the_config_promises,
+          names_files_that_are_others, says_of_classifiers_what_was_read,
+          refuses_names_that_a_layer_lacks, names_settings_next_to_others, tells_of_tied_heads_that_are_targets,
           skips_biases_of_zeros, reads_flat_configs_of_vision_models, decodes_quantized_towers,
           knows_heads_by_architecture, knows_the_classes_that_engines_have, reads_models_saved_without_their_class,
           lists_the_head_of_tied_models,

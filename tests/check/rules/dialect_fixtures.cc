@@ -146,6 +146,15 @@ std::vector<RuleFixture> modelopt_fixtures() {
        kModeloptNvfp4,
        [](auto& c) { replace_excluded(c, "lm_head", "head_of_nothing"); },
        {"modelopt.statements-agree"}},
+      {"modelopt.tied-head",
+       kMismatch,
+       kModeloptNvfp4,
+       [](auto& c) {
+         c.config["tie_word_embeddings"] = true;
+         c.tensors.erase("lm_head.weight");
+         replace_excluded(c, "lm_head", "head_of_nothing");
+       },
+       {"modelopt.statements-agree"}},
       {"modelopt.mtp-head", kMismatch, kModeloptNvfp4,
        [](auto& c) {
          replace_excluded(c, "model.layers.2.head", "lm_head");
@@ -321,6 +330,8 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
        in_quantization({{"/config_groups/group_0/weight_format", "int-quantized"}})},
       {"ct.format-known", kUnsupported, kInt8,
        in_quantization({{"/format", "int8-quantized"}, {"/config_groups/group_0/format"}})},
+      {"ct.format-known", kNotFound, kInt8,
+       in_quantization({{"/format"}, {"/config_groups/group_0/format"}})},
       {"ct.format-agrees", kMismatch, kInt8,
        [](auto& c) { quantization(c)["format"] = group(c)["format"] = "float-quantized"; }},
       {"ct.format-agrees", kMismatch, kInt8, in_quantization({{"/format", "float-quantized"}})},

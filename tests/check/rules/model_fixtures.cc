@@ -50,7 +50,12 @@ std::vector<RuleFixture> model_fixtures() {
        in_config({{"/rope_scaling",
                    {{"sliding_attention", {{"rope_type", "default"}}},
                     {"full_attention", {{"rope_type", "linear"}, {"factor", nullptr}}}}}})},
+      {"config.rope-factor", kCorrupt, make_fp8,
+       in_config(
+           {{"/rope_scaling", {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}}}})},
       {"config.context-length", kCorrupt, make_fp8, in_config({{"/max_position_embeddings", 0}})},
+      {"config.layer-lists", kMismatch, make_fp8,
+       in_config({{"/layer_types", {"full_attention"}}})},
       {"tokenizer.present", kNotFound, make_fp8,
        [](auto& c) { c.descriptions.erase("tokenizer.json"); }},
       {"tokenizer.readable", kCorrupt, make_fp8, in_file("tokenizer.json", {{"/model", nullptr}})},
@@ -199,7 +204,17 @@ std::vector<RuleFixture> engine_fixtures() {
        {},
        {"engine.refused-by-sglang"},
        4},
-      {"engine.options-of-vllm", kUnsupported, spelled(kCt, kInt4Group, kWeightOnly), {}, {}, 4},
+      {"engine.options-of-vllm",
+       kUnsupported,
+       spelled(kCt, kInt4Group, kWeightOnly),
+       {},
+       {"engine.options-of-sglang", "engine.refused-by-sglang"},
+       4},
+      {"awq.unsaid-zeros", kMismatch,
+       [] {
+         return EditableCheckpoint::load(INGOT_SOURCE_DIR "/tests/golden/families/qwen3_moe_awq");
+       },
+       in_quantization({{"/zero_point", false}})},
   };
 }
 

@@ -183,6 +183,13 @@ std::vector<RuleFixture> spelling_fixtures() {
       {"quantized.config-without-weights", kMismatch, make_plain,
        in_config({{"/quantization_config", kInt8().config["quantization_config"]},
                   {"/quantization_config/ignore", {"re:.*"}}})},
+      {"quantized.config-without-weights", kMismatch, make_plain,
+       [](auto& c) {
+         c.descriptions["hf_quant_config.json"]["quantization"] = {
+             {"quant_algo", "FP8"},
+             {"kv_cache_quant_algo", nullptr},
+             {"exclude_modules", {"lm_head"}}};
+       }},
       {"quantized.scheme-held", kUnsupported, make_fp8,
        [=](auto& c) {
          c.tensors.erase(o_proj + "_scale_inv");
@@ -279,6 +286,10 @@ std::vector<RuleFixture> native_fixtures() {
       {"fp8.block-size", kMismatch,
        spelled("deepseek", SchemeId::kFp8Tensor, formats::Activations::kDynamic),
        in_quantization({{"/weight_block_size", {128, 128}}})},
+      {"fp8.static-input-scale", kMissingTensor,
+       spelled("deepseek", SchemeId::kFp8Tensor, formats::Activations::kDynamic),
+       in_quantization({{"/activation_scheme", "static"}})},
+      {"fp8.experts-as-said", kMismatch, make_fp8, in_quantization({{"/store_dtype", "mxfp4"}})},
       {"fp8.block-128", kUnsupported, make_fp8_in_blocks_of_64},
       {"quantized.block-claim",
        kMismatch,
