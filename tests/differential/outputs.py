@@ -451,7 +451,8 @@ def rows_of(bench, is_all, only):
     if not is_all:
         for n, target in enumerate(schemes):
             ways = (replace(cut, fit=fit) for cut in SOME[n % 7 :] + SOME for fit in ("refuse", "retile", "pad"))
-            yield replace(Row("fp8", target), cut=next(cut for cut in ways if bench.is_taken(Row("fp8", target), cut)))
+            row = Row("fp8", target)
+            yield replace(row, cut=next((cut for cut in ways if bench.is_taken(row, cut)), Cut()))
         return
     yield from MORE
     yield from (Row("fp8", target) for target in targets)
