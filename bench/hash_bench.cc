@@ -63,7 +63,7 @@ int main(int argc, char** argv) {
     read.push_back(seconds_of(clock, [&] { reading.run(options.threads); }));
     hash.push_back(seconds_of(clock, [&] {
       const auto hashed = ingot::check::hash_stored(
-          {.stored = model.stored(), .bytes = model.bytes()}, {.threads = options.threads});
+          {.stored = model.stored(), .bytes = model.bytes()}, options.threads);
       n_failed = static_cast<std::size_t>(
           std::count_if(hashed.begin(), hashed.end(), [](const auto& one) { return !one.hash; }));
     }));

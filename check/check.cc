@@ -131,17 +131,17 @@ class ManifestCheck {
     }
   }
 
-  void side_files(const HashingOptions& options) {
+  void side_files(std::size_t threads) {
     for (const ManifestFile& file : manifest_.side_files) {
       if (!has_size(file, false)) continue;
       collect(result_, file.name, [&] {
-        const Hash128 hash = hash_file(directory_ / file.name, options);
+        const Hash128 hash = hash_file(directory_ / file.name, threads);
         if (hash != file.hash) differs(file.name, "", file.hash, hash);
       });
     }
   }
 
-  void weights(const StoredWeights& given, LinkedHashes& hashes, const HashingOptions& options) {
+  void weights(const StoredWeights& given, LinkedHashes& hashes, std::size_t threads) {
     std::vector<TensorRecord> records;
     collect(result_, std::string(kRecordsName), [&] {
       records = formats::read_tensor_records(directory_ / kRecordsName, manifest_.records_hash);
@@ -157,7 +157,7 @@ class ManifestCheck {
       for (const TensorHash& tensor : record.output)
         promised.emplace(key_of(tensor.file, tensor.name), &tensor);
     }
-    const std::vector<HashedTensor> hashed = hashes.hash_stored(directory_, weights, options);
+    const std::vector<HashedTensor> hashed = hashes.hash_stored(directory_, weights, threads);
     const auto by_file = tensors_by_file(weights);
     for (std::uint32_t file = 0; file < by_file.size(); ++file) {
       const std::size_t before = result_.findings.size();
@@ -323,10 +323,8 @@ void check_against_manifest(const std::filesystem::path& directory, const Manife
   ManifestCheck check(directory, manifest, result);
   check.sizes();
   if (!options.hashes) return;
-  const HashingOptions hashing{.threads = options.threads,
-                               .stop_requested = options.stop_requested};
-  if (weights != nullptr) check.weights(*weights, hashes, hashing);
-  check.side_files(hashing);
+  if (weights != nullptr) check.weights(*weights, hashes, options.threads);
+  check.side_files(options.threads);
 }
 
 // Makes warnings of the findings that the manifest says were allowed when the checkpoint was
@@ -408,7 +406,6 @@ RuleOptions rule_options(const CheckOptions& options) {
   return {.deep = options.deep,
           .threads = options.threads,
           .most_bytes = options.most_bytes,
-          .stop_requested = options.stop_requested,
           .tensor_parallel = options.tensor_parallel};
 }
 
@@ -598,8 +595,7 @@ Checkpoint as_converted(Checkpoint source, std::span<const TensorRecord> records
 }  // namespace
 
 CheckResult check_is_source_of(const std::filesystem::path& given,
-                               const std::filesystem::path& converted,
-                               const HashingOptions& options) {
+                               const std::filesystem::path& converted, std::size_t threads) {
   const std::filesystem::path source = formats::checkpoint_directory(given);
   require_readable(source);
   require_readable(converted);
@@ -614,8 +610,7 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
   CheckResult result;
   result.has_manifest = true;
   Opened opened = open_unsliced(
-      source,
-      {.family = formats::family_spec_of(converted, manifest->family), .threads = options.threads});
+      source, {.family = formats::family_spec_of(converted, manifest->family), .threads = threads});
   take(opened, result);
   if (!opened.model) return result;
   const auto is_error = [](const Finding& found) { return found.severity == Severity::kError; };
@@ -625,7 +620,7 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
 
   const auto stored = checkpoint.stored();
   const std::vector<HashedTensor> hashed =
-      hash_stored({.stored = stored, .bytes = checkpoint.bytes()}, options);
+      hash_stored({.stored = stored, .bytes = checkpoint.bytes()}, threads);
   std::unordered_map<std::string_view, std::size_t> by_name;
   for (std::size_t i = 0; i < stored.size(); ++i) by_name.emplace(stored[i].name, i);
   const std::set<std::string_view> unreadable = unreadable_files(checkpoint.files());

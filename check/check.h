@@ -1,7 +1,7 @@
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -11,6 +11,7 @@
 
 namespace ingot::check {
 
+/// How a checkpoint is checked. A StopScope ends it.
 struct CheckOptions {
   std::string family = {};  ///< family, as OpenOptions::family
   bool deep = false;        ///< read every FP8 weight for NaN codes
@@ -20,8 +21,6 @@ struct CheckOptions {
   std::size_t threads = 1;
   std::uint64_t tensor_parallel = 1;  ///< ranks, as RuleOptions::tensor_parallel
   HashLedger* ledger = nullptr;       ///< hashes that are shared with other runs, or null
-  /// Asked at every piece of weights that is read; true: kInterrupted is thrown.
-  std::function<bool()> stop_requested = {};
 };
 
 struct CheckResult {
@@ -51,8 +50,7 @@ CheckResult check_checkpoint(const std::filesystem::path& directory, const Check
 /// Checks that `source` is the checkpoint that `converted` was made from, by the per-tensor source
 /// hashes in the latter's manifest. One finding per tensor that differs or is missing.
 CheckResult check_is_source_of(const std::filesystem::path& source,
-                               const std::filesystem::path& converted,
-                               const HashingOptions& options);
+                               const std::filesystem::path& converted, std::size_t threads = 1);
 
 /// Adds the result of `path`, the directory `name` of a whole: its findings with that name before
 /// their files, and its counts.

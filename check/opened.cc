@@ -11,13 +11,14 @@ using formats::Checkpoint;
 
 namespace {
 
-// Calls `act`; an error becomes a fault.
+// Calls `act`; an error becomes a fault, but for kInterrupted.
 template <typename Act>
 void find_faults(Opened& opened, const Act& act) {
   ErrorList faults;
   try {
     act(faults);
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInterrupted) throw;
     faults.add(error);
   }
   opened.faults.insert(opened.faults.end(), faults.errors().begin(), faults.errors().end());

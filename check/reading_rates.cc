@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "formats/base/aligned_buffer.h"
-#include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"
+#include "formats/base/stop_scope.h"
 #include "formats/files/hub_cache.h"
 
 namespace ingot::check {
@@ -48,15 +48,14 @@ std::vector<Fd> open_weights(const fs::path& path) {
 }
 
 double seconds_to_read(const std::vector<Fd>& files, const std::vector<Piece>& pieces,
-                       const HashingOptions& options) {
+                       std::size_t threads) {
   const auto begin = std::chrono::steady_clock::now();
   std::atomic<std::size_t> next = 0;
-  run_workers(options.threads, [&](std::size_t) {
+  run_workers(threads, [&](std::size_t) {
     const AlignedBuffer buffer(kReadBytes);
     for (std::size_t i = next++; i < pieces.size(); i = next++) {
       try {
-        if (options.stop_requested && options.stop_requested())
-          throw Error(ErrorCode::kInterrupted, "stopped while reading weights");
+        StopScope::check();
         files[pieces[i].file].read_exact(buffer.span().first(pieces[i].n_bytes), pieces[i].offset);
       } catch (...) {
         next = pieces.size();  // no thread takes another piece
@@ -69,7 +68,7 @@ double seconds_to_read(const std::vector<Fd>& files, const std::vector<Piece>& p
 
 }  // namespace
 
-ReadingRates measure_reading(const fs::path& path, const HashingOptions& options) {
+ReadingRates measure_reading(const fs::path& path, std::size_t threads) {
   const std::vector<Fd> files = open_weights(formats::checkpoint_directory(path));
   ReadingRates rates;
   std::vector<Piece> pieces;
@@ -80,8 +79,8 @@ ReadingRates measure_reading(const fs::path& path, const HashingOptions& options
     for (std::uint64_t at = 0; at < size; at += kReadBytes)
       pieces.push_back({.file = f, .offset = at, .n_bytes = std::min(kReadBytes, size - at)});
   }
-  rates.cold_seconds = seconds_to_read(files, pieces, options);
-  rates.hot_seconds = seconds_to_read(files, pieces, options);
+  rates.cold_seconds = seconds_to_read(files, pieces, threads);
+  rates.hot_seconds = seconds_to_read(files, pieces, threads);
   return rates;
 }
 

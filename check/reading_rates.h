@@ -1,9 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
-
-#include "check/stored_hashes.h"
 
 namespace ingot::check {
 
@@ -17,6 +16,6 @@ struct ReadingRates {
 /// Reads every byte of the weights files at and below `path` twice, as loaders do: in pieces on all
 /// threads, through the page cache. Throws kIo for the first piece that cannot be read, and
 /// kInterrupted.
-ReadingRates measure_reading(const std::filesystem::path& path, const HashingOptions& options);
+ReadingRates measure_reading(const std::filesystem::path& path, std::size_t threads);
 
 }  // namespace ingot::check

@@ -10,6 +10,7 @@
 
 #include "formats/base/chunks.h"
 #include "formats/base/fd.h"
+#include "formats/base/stop_scope.h"
 
 namespace ingot::check {
 
@@ -19,24 +20,15 @@ namespace {
 
 using Read = std::function<void(std::uint64_t, std::span<std::byte>)>;
 
-// The hash of one chunk; `what` is hashed, for those who stop it.
-Hash128 hash_chunk(const Chunk& chunk, std::span<std::byte> memory, const HashingOptions& options,
-                   std::string_view what, const Read& read) {
+Hash128 hash_chunk(const Chunk& chunk, std::span<std::byte> memory, const Read& read) {
   ChunkHasher hasher;
-  for_each_piece(
-      chunk, memory,
-      [&](std::uint64_t offset, std::span<std::byte> out) {
-        if (options.stop_requested && options.stop_requested())
-          throw Error(ErrorCode::kInterrupted, "stopped while {} were hashed", what);
-        read(offset, out);
-      },
-      [&](std::span<const std::byte> bytes, std::uint64_t) { hasher.update(bytes); });
+  for_each_piece(chunk, memory, read,
+                 [&](std::span<const std::byte> bytes, std::uint64_t) { hasher.update(bytes); });
   return hasher.finish();
 }
 
 std::vector<HashedTensor> hash_some(const StoredWeights& weights,
-                                    std::span<const std::uint32_t> tensors,
-                                    const HashingOptions& options) {
+                                    std::span<const std::uint32_t> tensors, std::size_t threads) {
   std::vector<std::uint64_t> sizes;
   std::vector<std::vector<Hash128>> chunks;
   for (const std::uint32_t index : tensors) {
@@ -47,11 +39,11 @@ std::vector<HashedTensor> hash_some(const StoredWeights& weights,
   std::vector<HashedTensor> hashed(tensors.size());
   std::vector<std::uint64_t> failed_at(tensors.size(), std::numeric_limits<std::uint64_t>::max());
   std::mutex mutex;  // guards the two above while threads run
-  for_each_chunk(sizes, options.threads, [&](const Chunk& chunk, std::span<std::byte> memory) {
+  for_each_chunk(sizes, threads, [&](const Chunk& chunk, std::span<std::byte> memory) {
     const std::uint32_t index = tensors[chunk.run];
     try {
-      chunks[chunk.run][chunk.index()] = hash_chunk(
-          chunk, memory, options, "weights", [&](std::uint64_t offset, std::span<std::byte> out) {
+      chunks[chunk.run][chunk.index()] =
+          hash_chunk(chunk, memory, [&](std::uint64_t offset, std::span<std::byte> out) {
             weights.bytes.read(index, weights.stored[index], offset, out);
           });
     } catch (const Error& error) {
@@ -87,29 +79,29 @@ Hash128 hash_range(std::uint64_t n_bytes,
   for (std::uint64_t offset = 0; offset < n_bytes; offset += buffer.size()) {
     const auto bytes = std::span(buffer).first(
         static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), n_bytes - offset)));
+    StopScope::check();
     read(offset, bytes);
     hasher.update(bytes);
   }
   return hasher.finish();
 }
 
-Hash128 hash_file(const std::filesystem::path& path, const HashingOptions& options) {
+Hash128 hash_file(const std::filesystem::path& path, std::size_t threads) {
   const Fd fd = Fd::open_for_reading(path);
   const std::uint64_t n_bytes = fd.size();
   std::vector<Hash128> chunks(count_chunks(n_bytes));
-  for_each_chunk(
-      {&n_bytes, 1}, options.threads, [&](const Chunk& chunk, std::span<std::byte> memory) {
-        chunks[chunk.index()] = hash_chunk(
-            chunk, memory, options, "files",
-            [&](std::uint64_t offset, std::span<std::byte> out) { fd.read_exact(out, offset); });
-      });
+  for_each_chunk({&n_bytes, 1}, threads, [&](const Chunk& chunk, std::span<std::byte> memory) {
+    chunks[chunk.index()] = hash_chunk(
+        chunk, memory,
+        [&](std::uint64_t offset, std::span<std::byte> out) { fd.read_exact(out, offset); });
+  });
   return hash_of_chunks(chunks, n_bytes);
 }
 
-std::vector<HashedTensor> hash_stored(const StoredWeights& weights, const HashingOptions& options) {
+std::vector<HashedTensor> hash_stored(const StoredWeights& weights, std::size_t threads) {
   std::vector<std::uint32_t> all(weights.stored.size());
   std::iota(all.begin(), all.end(), 0U);
-  return hash_some(weights, all, options);
+  return hash_some(weights, all, threads);
 }
 
 std::optional<LinkedHashes::FileId> LinkedHashes::shared_file(const std::filesystem::path& path) {
@@ -120,7 +112,7 @@ std::optional<LinkedHashes::FileId> LinkedHashes::shared_file(const std::filesys
 
 std::vector<HashedTensor> LinkedHashes::hash_stored(const std::filesystem::path& directory,
                                                     const StoredWeights& weights,
-                                                    const HashingOptions& options) {
+                                                    std::size_t threads) {
   std::vector<std::map<Range, HashedTensor>*> known_of(weights.bytes.files().size(), nullptr);
   for (std::size_t file = 0; file < known_of.size(); ++file) {
     if (const auto id = shared_file(directory / weights.bytes.files()[file].name))
@@ -147,7 +139,7 @@ std::vector<HashedTensor> LinkedHashes::hash_stored(const std::filesystem::path&
     }
     unknown.push_back(i);
   }
-  std::vector<HashedTensor> found = hash_some(weights, unknown, options);
+  std::vector<HashedTensor> found = hash_some(weights, unknown, threads);
   for (std::size_t i = 0; i < unknown.size(); ++i) {
     const StoredTensor& tensor = weights.stored[unknown[i]];
     hashed[unknown[i]] = std::move(found[i]);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -15,7 +16,8 @@
 
 namespace ingot::check {
 
-/// The tensor hash of `n_bytes` that `read(offset, out)` gives piece by piece.
+/// The tensor hash of `n_bytes` that `read(offset, out)` gives piece by piece. Asks the StopScope
+/// before each, as the functions below do.
 Hash128 hash_range(std::uint64_t n_bytes,
                    const std::function<void(std::uint64_t, std::span<std::byte>)>& read);
 
@@ -48,18 +50,12 @@ struct HashLedger {
   std::vector<std::optional<Hash128>> hashes;
 };
 
-/// How bytes are read.
-struct HashingOptions {
-  std::size_t threads = 1;
-  std::function<bool()> stop_requested = {};  ///< asked at every piece; true: kInterrupted
-};
-
 /// The tensor hash of a file's bytes, in chunks on all threads.
-Hash128 hash_file(const std::filesystem::path& path, const HashingOptions& options = {});
+Hash128 hash_file(const std::filesystem::path& path, std::size_t threads = 1);
 
 /// Reads every tensor once, in chunks on all threads. One entry for each of `weights.stored`, in
 /// its order. Throws nothing but kInterrupted.
-std::vector<HashedTensor> hash_stored(const StoredWeights& weights, const HashingOptions& options);
+std::vector<HashedTensor> hash_stored(const StoredWeights& weights, std::size_t threads);
 
 /// Hashes of several directories: files that they share by hard links are read once. From one
 /// thread.
@@ -70,8 +66,7 @@ class LinkedHashes {
   /// Tensors that are no run's of the ledger's share have neither hash nor failure. `directory` is
   /// where the files of `weights` are.
   std::vector<HashedTensor> hash_stored(const std::filesystem::path& directory,
-                                        const StoredWeights& weights,
-                                        const HashingOptions& options);
+                                        const StoredWeights& weights, std::size_t threads);
 
  private:
   using FileId = std::pair<std::uint64_t, std::uint64_t>;  // device, inode

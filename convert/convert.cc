@@ -13,6 +13,7 @@
 #include "convert/plan/repair.h"
 #include "convert/recipe/default_recipes.h"
 #include "convert/recipe/engine_choice.h"
+#include "formats/base/stop_scope.h"
 #include "formats/checkpoint/stored_facts.h"
 #include "formats/config/nested_config.h"
 #include "formats/json/json.h"
@@ -141,7 +142,7 @@ Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& optio
 namespace {
 
 Claim take_claim(const Plan& plan, const OutputPaths& paths, const ExecuteOptions& options) {
-  const Renewal renewal{.waiting = [&] { options.check_stop(); }};
+  const Renewal renewal{.waiting = StopScope::check};
   Claim claim = plan.options.part ? Claim::take_part(paths, options.run, *plan.options.part,
                                                      options.resume, renewal)
                                   : Claim::take(paths, options.run, renewal);
@@ -165,8 +166,7 @@ ExecuteReport execute_claimed(const Plan& plan, const std::filesystem::path& out
   if (!is_read_only) claim.emplace(take_claim(plan, paths, options));
   Preflight checked = preflight(plan, output, options);
   require_space(plan, checked, output);
-  checked.identity = require_resumable(
-      plan, output, checked, {.n = options.threads, .check_stop = [&] { options.check_stop(); }});
+  checked.identity = require_resumable(plan, output, checked, options.threads);
   if (checked.is_finished) {
     if (claim && !plan.options.part) {
       clear_partial(paths);

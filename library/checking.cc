@@ -79,7 +79,8 @@ bool loads_when_repaired(const CheckOptions& options, const engines::EngineRow& 
     return std::ranges::any_of(repaired.engines, [&](const engines::EngineVerdict& verdict) {
       return verdict.engine->engine == engine.engine && verdict.loads;
     });
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInterrupted) throw;
     return false;  // repair says so itself
   }
 }
@@ -109,7 +110,7 @@ std::vector<std::string> options_of_slices(const check::Opened& opened,
 }
 
 // Judges by headers, JSON and small scales if the engine loads the checkpoint as it is meant.
-Checked check_engine(const CheckOptions& options, const std::function<bool()>& stop_requested) {
+Checked check_engine(const CheckOptions& options) {
   Checked checked;
   checked.engine = &engines::engine_of(options.engine);
   const check::Opened opened = check::open_found(
@@ -120,8 +121,7 @@ Checked check_engine(const CheckOptions& options, const std::function<bool()>& s
                                                    .most_bytes = check::kSmallBytes,
                                                    .manifest = false,
                                                    .threads = threads_of(options.threads),
-                                                   .tensor_parallel = options.tensor_parallel,
-                                                   .stop_requested = stop_requested});
+                                                   .tensor_parallel = options.tensor_parallel});
   std::vector<check::Finding> all = std::exchange(checked.result.findings, {});
   checked.result.findings = check::findings_for(checked.engine->engine, all);
   // A fault that keeps it from opening is already a finding.
@@ -142,7 +142,7 @@ Checked check_engine(const CheckOptions& options, const std::function<bool()>& s
     check::keep_misread(engines::misread_weights(*opened.model, *checked.engine), all);
     checked.result.findings = check::findings_for(checked.engine->engine, all);
   } catch (const Error& error) {
-    if (checked.count(Severity::kError) == 0) throw;
+    if (error.code() == ErrorCode::kInterrupted || checked.count(Severity::kError) == 0) throw;
   }
   std::vector<engines::EngineVerdict> judged = {std::move(verdict)};
   check::deny_by_errors(all, judged);
@@ -178,23 +178,18 @@ Json module_row(const engines::BelievedModules& row) {
           {"agrees", row.agrees()}};
 }
 
-Checked run_check(const CheckOptions& asked, const std::function<bool()>& stop_requested) {
+Checked run_check(const CheckOptions& asked) {
   const CheckOptions options = with_family(asked);
-  if (!options.engine.empty()) return check_engine(options, stop_requested);
+  if (!options.engine.empty()) return check_engine(options);
   const std::size_t threads = threads_of(options.threads);
   if (!options.source_of.empty()) {
-    return {.result =
-                check::check_is_source_of(options.directory, options.source_of,
-                                          {.threads = threads, .stop_requested = stop_requested})};
+    return {.result = check::check_is_source_of(options.directory, options.source_of, threads)};
   }
   Checked checked;
   std::optional<Error> unread;
   try {
     // Before anything else has read the files into memory.
-    if (options.deep) {
-      checked.rates = check::measure_reading(
-          options.directory, {.threads = threads, .stop_requested = stop_requested});
-    }
+    if (options.deep) checked.rates = check::measure_reading(options.directory, threads);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kInterrupted) throw;
     unread = error;
@@ -204,8 +199,7 @@ Checked run_check(const CheckOptions& asked, const std::function<bool()>& stop_r
                                            .deep = options.deep,
                                            .hashes = !options.no_hashes,
                                            .threads = threads,
-                                           .tensor_parallel = options.tensor_parallel,
-                                           .stop_requested = stop_requested},
+                                           .tensor_parallel = options.tensor_parallel},
                                           options.config);
   // The rules name the tensors that they could not read.
   if (unread && checked.count(Severity::kError) == 0)

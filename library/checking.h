@@ -40,7 +40,7 @@ struct Checked {
     return check::count_findings(result.findings, severity);
   }
 };
-Checked run_check(const CheckOptions& options, const std::function<bool()>& stop_requested);
+Checked run_check(const CheckOptions& options);
 
 /// The rows of EngineView::modules.
 formats::Json module_row(const engines::BelievedModules& row);

@@ -88,7 +88,6 @@ void require_valid(const GateOptions& gate, const JobOptions& job) {
 }  // namespace
 
 void add_gate(const ConvertOptions& options, JobOptions& job, const Checkpoint& source,
-              std::function<bool()> stop_requested,
               std::function<void(const verify::Report&, formats::Json document)> judged) {
   const GateOptions& gate = options.gate;
   if (gate.levels.empty()) return;
@@ -96,7 +95,7 @@ void add_gate(const ConvertOptions& options, JobOptions& job, const Checkpoint& 
   for (const verify::Level level : verify::parse_levels(gate.levels)) {
     if (verify::runs_model(level)) (void)inference::model_spec(source.family(), source.config());
   }
-  job.execute.inspect = [&options, &job, stop = std::move(stop_requested),
+  job.execute.inspect = [&options, &job,
                          judged = std::move(judged)](const std::filesystem::path& staged) {
     const verify::Report report = verify::verify_pair(
         options.input, staged,
@@ -108,8 +107,7 @@ void add_gate(const ConvertOptions& options, JobOptions& job, const Checkpoint& 
          .requirements = options.gate.requirements,
          .threads = threads_of(job.execute.threads),
          .mem_limit = memory_budget(job.mem_limit),
-         .tool_version = std::string(convert::kVersion),
-         .stop_requested = stop});
+         .tool_version = std::string(convert::kVersion)});
     Answer record;
     record.command = "verify";
     record.add(verify::report_json(report));

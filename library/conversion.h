@@ -72,7 +72,6 @@ Conversion plan_conversion(const ConvertOptions& options, ConversionRequest requ
 /// `judged` with the report and its document, which is kept with the output. The options must
 /// outlive the job. Throws kUnsupported for levels that run a model which has no forward pass.
 void add_gate(const ConvertOptions& options, JobOptions& job, const formats::Checkpoint& source,
-              std::function<bool()> stop_requested,
               std::function<void(const verify::Report&, formats::Json document)> judged);
 
 }  // namespace ingot::library

@@ -4,6 +4,7 @@
 
 #include "convert/convert.h"
 #include "formats/base/error.h"
+#include "formats/base/stop_scope.h"
 #include "formats/json/json.h"
 #include "library/call.h"
 #include "library/handles.h"
@@ -64,14 +65,14 @@ int ingot_plan_run(ingot_plan* plan, const ingot_run* run, char** report) {
       convert::ExecuteOptions execute;
       formats::Json judgement;
       add_gate(
-          plan->options, plan->job, *plan->conversion->source, receivers.stop_requested(),
+          plan->options, plan->job, *plan->conversion->source,
           [&](const verify::Report&, formats::Json document) { judgement = std::move(document); });
       execute = execution(plan->job);
       execute.phase = [&](std::string_view phase) { receivers.begin(phase); };
       execute.progress = [&](std::uint64_t n, std::uint64_t total) {
         receivers.progress("", n, total);
       };
-      execute.stop_requested = receivers.stop_requested();
+      const StopScope stop(receivers.stop_requested(), convert::kStoppable);
       done = convert::execute(plan->conversion->plan, plan->job.output, execute);
       if (done.refused) {
         throw Error(ErrorCode::kMismatch,

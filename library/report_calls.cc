@@ -5,6 +5,7 @@
 #include "check/rules/loader_rules.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/base/stop_scope.h"
 #include "formats/json/json.h"
 #include "library/answer.h"
 #include "library/call.h"
@@ -57,7 +58,8 @@ int ingot_check(const char* path, const char* options, const ingot_run* run, cha
     take_settings(settings_of_json(text_or_empty(options)), table);
     asked.directory = path;
     const Receivers receivers(run);
-    const Checked checked = run_check(asked, receivers.stop_requested());
+    const StopScope stop(receivers.stop_requested(), "the checkpoint was checked");
+    const Checked checked = run_check(asked);
     Answer answer;
     answer.add(check_json(asked, checked));
     *report = document_text(answer, "check");
@@ -78,7 +80,7 @@ int ingot_verify(const char* source, const char* output, const char* options, co
     measured.progress = [&](std::string_view phase, std::uint64_t done, std::uint64_t total) {
       receivers.progress(phase, done, total);
     };
-    measured.stop_requested = receivers.stop_requested();
+    const StopScope stop(receivers.stop_requested(), "checkpoints were compared");
     const verify::Report found = output == nullptr ? verify::verify_single(source, measured)
                                                    : verify::verify_pair(source, output, measured);
     Answer answer;

@@ -153,8 +153,7 @@ class Verification {
            .family = options_.family,
            .activation_scales = options_.activation_scales,
            .ledger = options_.ledger != nullptr ? &options_.ledger->hashes : nullptr,
-           .threads = options_.threads,
-           .stop_requested = options_.stop_requested});
+           .threads = options_.threads});
       measure_proposal(from.model);
     }
     std::optional<ComparedCheckpoint> to;
@@ -236,7 +235,6 @@ class Verification {
             .threads = options_.threads,
             .mem_limit = options_.mem_limit,
             .progress = progress_of(what),
-            .stop_requested = options_.stop_requested,
             .ranks = options_.ranks};
   }
 
@@ -265,8 +263,7 @@ class Verification {
              .sample = options_.sample,
              .wanted = std::move(wanted),
              .ledger = options_.ledger != nullptr ? &options_.ledger->weights : nullptr,
-             .progress = progress_of("comparing weights"),
-             .stop_requested = options_.stop_requested});
+             .progress = progress_of("comparing weights")});
       });
     }
     if (asked_for(Level::kLayers) || asked_for(Level::kGreedy)) run_prompts(from, to);
@@ -414,7 +411,6 @@ void follow_verification(const std::filesystem::path& rank, const VerificationOp
                           .output_profile = options.output_profile,
                           .threads = options.threads,
                           .mem_limit = options.mem_limit,
-                          .stop_requested = options.stop_requested,
                           .ranks = options.ranks};
   if (std::ranges::find(options.levels, Level::kLayers) != options.levels.end())
     follow_layers(model, run);

@@ -21,7 +21,7 @@ struct PartLedger {
   WeightLedger weights;
 };
 
-/// The parts that are compared, and how they are judged.
+/// The parts that are compared, and how they are judged. A StopScope ends it.
 struct VerificationOptions {
   std::vector<Level> levels = {Level::kStructure, Level::kWeights};
   std::string family = {};  ///< family of both sides, as formats::OpenOptions::family
@@ -46,7 +46,6 @@ struct VerificationOptions {
   std::string tool_version = {};
   /// (phase, done, total); bytes of weights, layers, tokens.
   std::function<void(std::string_view, std::uint64_t, std::uint64_t)> progress = {};
-  std::function<bool()> stop_requested = {};
   /// The output is run by ranks, of which this process is one and the first leads; null: by this
   /// process, whole. A fault of the output is thrown then, since it stops all ranks.
   inference::Comm* ranks = nullptr;

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -38,8 +37,6 @@ struct RuleOptions {
   std::uint64_t most_bytes = UINT64_MAX;
   /// False: a weights file by itself, and nothing is known of the files that belong to it.
   bool is_folder = true;
-  /// Asked at every piece of weights that is read; true: kInterrupted is thrown.
-  std::function<bool()> stop_requested = {};
   /// Ranks that tensor parallelism cuts the weights into; 1: none or not known.
   std::uint64_t tensor_parallel = 1;
 };

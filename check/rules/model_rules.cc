@@ -137,10 +137,9 @@ void counted_mtp(const RuleInput& input) {
 
 void head_of_tied(const RuleInput& input) {
   const auto tied = formats::tied_head(input.checkpoint);
-  const auto check_stop = [&] { input.stop_if_asked(); };
   if (!tied) return;
   // Tables too large to be read are compared where they begin: a trained head differs there.
-  if (formats::is_apart(input.checkpoint, *tied, check_stop, input.options.most_bytes))
+  if (formats::is_apart(input.checkpoint, *tied, input.options.most_bytes))
     input.report(violation(
         kMismatch, "config.json", tied->head->name,
         fmt::format("is stored and is not {}, which the config takes for it: vLLM and transformers "

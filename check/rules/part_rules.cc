@@ -4,6 +4,7 @@
 
 #include "check/rules/rule_input.h"
 #include "formats/base/parallel.h"
+#include "formats/base/stop_scope.h"
 #include "formats/container/float8.h"
 #include "formats/dialect/dialect.h"
 #include "formats/dialect/dialect_words.h"
@@ -149,10 +150,10 @@ void read_as_decoders(const RuleInput& input, std::span<const LogicalTensor* con
                       const formats::ScalePolicy& policy, const Read& read) {
   std::vector<std::optional<Error>> faults(weights.size());
   parallel_for(weights.size(), input.options.threads, [&](std::size_t i) {
-    input.stop_if_asked();
     try {
       read(formats::ScaleReader(input.checkpoint, *weights[i], policy));
     } catch (const Error& error) {
+      if (error.code() == kInterrupted) throw;
       faults[i] = error;
     }
   });
@@ -213,7 +214,7 @@ void effective_scales(const RuleInput& input) {
     constexpr std::uint64_t kAtOnce = std::uint64_t{1} << 20;
     const std::uint64_t step = reader.rows_within(kAtOnce);
     for (std::uint64_t row = 0; row < reader.rows(); row += step) {
-      input.stop_if_asked();
+      StopScope::check();
       (void)reader.read({.first = row, .n = std::min(step, reader.rows() - row)});
     }
   });

@@ -62,12 +62,6 @@ bool RuleInput::may_read(const StoredTensor& tensor) const {
   return false;
 }
 
-OddSearch RuleInput::search() const {
-  return {.checkpoint = checkpoint, .threads = options.threads, .check_stop = [this] {
-            stop_if_asked();
-          }};
-}
-
 bool may_hide_codes(const Checkpoint& checkpoint) {
   const formats::SlicingRecord* slicing = checkpoint.slicing();
   return (slicing != nullptr && (slicing->pp > 1 || slicing->ep > 1)) ||
@@ -131,7 +125,6 @@ std::vector<std::pair<const StoredTensor*, OddValues>> find_odd(
     for_each_piece(
         chunk, memory,
         [&](std::uint64_t offset, std::span<std::byte> out) {
-          search.check_stop();
           search.checkpoint.read(index_of(search.checkpoint, tensor), offset, out);
         },
         [&](std::span<const std::byte> bytes, std::uint64_t) { append(odd, look(tensor, bytes)); });

@@ -84,8 +84,6 @@ using Look = std::function<OddValues(const formats::StoredTensor&, std::span<con
 struct OddSearch {
   const formats::Checkpoint& checkpoint;
   std::size_t threads = 1;
-  /// Called at every piece from any thread; what it throws ends the search.
-  std::function<void()> check_stop;
 };
 
 /// The tensors in which something is odd, in their order. Their data must be here.
@@ -174,13 +172,9 @@ struct RuleInput {
     return row.schemes == nullptr || row.schemes(scheme_facts(scheme));
   }
 
-  /// Throws kInterrupted if a stop was requested. Safe from many threads.
-  void stop_if_asked() const {
-    if (options.stop_requested && options.stop_requested())
-      throw Error(kInterrupted, "stopped while weights were read");
+  [[nodiscard]] OddSearch search() const {
+    return {.checkpoint = checkpoint, .threads = options.threads};
   }
-
-  [[nodiscard]] OddSearch search() const;
 
   /// True if a tensor's data are here, and no more than are to be read; notes those that are more.
   [[nodiscard]] bool may_read(const StoredTensor& tensor) const;

@@ -13,6 +13,7 @@
 #include "cli/terminal/terminal.h"
 #include "engines/verdicts.h"
 #include "formats/base/fault_lines.h"
+#include "formats/base/stop_scope.h"
 #include "library/checking.h"
 #include "library/options/flag_table.h"
 #include "report/figures.h"
@@ -134,8 +135,8 @@ std::string rates_text(const check::ReadingRates& rates) {
 }
 
 int run_check(const CheckFlags& flags) {
-  install_stop_signals();
-  const library::Checked checked = library::run_check(flags, stop_requested);
+  const StopScope stop = stop_at_signals("the checkpoint was checked");
+  const library::Checked checked = library::run_check(flags);
   const bool is_of_engine = checked.engine != nullptr;
   answer().add(library::check_json(flags, checked));
   if (!answer().is_json) {

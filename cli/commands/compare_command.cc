@@ -5,6 +5,7 @@
 #include "cli/commands/measurement.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
+#include "formats/base/stop_scope.h"
 #include "report/report_file.h"
 #include "verify/compare/comparison.h"
 #include "verify/verification.h"
@@ -18,7 +19,7 @@ struct CompareFlags : MeasurementFlags {
 
 int run_compare(const CompareFlags& flags) {
   verify::VerificationOptions options = measurement(flags);
-  install_stop_signals();
+  const StopScope stop = stop_at_signals("checkpoints were compared");
   Progress progress(flags.progress, "headers and structure");
   options.progress = stages_of(progress);
   const verify::Comparison comparison = verify::compare_outputs(flags.directories, options);

@@ -46,7 +46,7 @@ int run_convert(ConvertFlags& flags) {
     return kExitDone;
   }
   library::add_gate(
-      flags, flags.job, *conversion.source, stop_requested,
+      flags, flags.job, *conversion.source,
       [&](const verify::Report& report, formats::Json document) {
         (report.passed() ? notes() : std::cerr)
             << verify::report_text(report, flags.job.n_worst, report_width());

@@ -19,6 +19,7 @@
 #include "convert/output/version.h"
 #include "convert/run/band_encoder.h"
 #include "formats/base/parallel.h"
+#include "formats/base/stop_scope.h"
 #include "library/options/flag_table.h"
 #include "report/report_file.h"
 
@@ -46,8 +47,7 @@ std::optional<Error> refusal_of_start(const JobFlags& flags, const convert::Plan
   try {
     convert::require_space(plan, checked, flags.output);
     if (checked.is_finished || checked.earlier) {
-      convert::require_resumable(plan, flags.output, checked,
-                                 {.n = threads_of(flags.execute.threads)});
+      convert::require_resumable(plan, flags.output, checked, threads_of(flags.execute.threads));
     }
   } catch (const Error& error) {
     return error;
@@ -123,7 +123,6 @@ int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& p
   convert::ExecuteOptions execute = execution(flags);
   const std::shared_ptr<spdlog::logger> log = open_log(flags.log_file);
   Progress progress(flags.is_of_launch ? "never" : flags.progress, verb);
-  install_stop_signals();
   execute.accepted = [&] {
     if (!flags.is_of_launch) notes() << remarks_text(plan, flags.n_worst.has_value());
   };
@@ -132,12 +131,12 @@ int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& p
     if (flags.execute.progress) flags.execute.progress(done, total);
   };
   execute.phase = [&](std::string_view name) { progress.begin(name); };
-  execute.stop_requested = stop_requested;
   execute.log = [&](const std::string& line) {
     if (log) log->info(line);
   };
   convert::ExecuteReport report;
   try {
+    const StopScope stop = stop_at_signals(convert::kStoppable);
     report = convert::execute(plan, flags.output, execute);
   } catch (const convert::ValueLost& lost) {
     progress.finish();

@@ -26,9 +26,7 @@ void declare_measurement_report(FlagTable& table, MeasurementFlags& flags) {
 verify::VerificationOptions measurement(const MeasurementFlags& flags) {
   require_report_place(flags.html, ReportForm::kPage);
   require_report_place(flags.markdown, ReportForm::kMarkdown);
-  verify::VerificationOptions options = measurement_options(flags);
-  options.stop_requested = stop_requested;
-  return options;
+  return measurement_options(flags);
 }
 
 std::function<void(std::string_view, std::uint64_t, std::uint64_t)> stages_of(Progress& progress) {

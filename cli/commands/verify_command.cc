@@ -14,6 +14,7 @@
 #include "cli/terminal/terminal.h"
 #include "convert/plan/job_part.h"
 #include "formats/base/error.h"
+#include "formats/base/stop_scope.h"
 #include "formats/json/json.h"
 #include "library/options/settings.h"
 #include "report/report_file.h"
@@ -84,7 +85,7 @@ void require_shareable(const verify::VerificationOptions& options, bool is_pair)
 int run_comparison(const VerifyFlags& flags, const FlagTable& table, const RunningRank& self) {
   verify::VerificationOptions options = measurement(flags);
   options.threads = self.share(options.threads, flags.options.threads != 0);
-  install_stop_signals();
+  const StopScope stop = stop_at_signals("checkpoints were compared");
   if (self.is_rank) {
     if (flags.output.empty()) {
       throw Error(ErrorCode::kInvalidArgument,

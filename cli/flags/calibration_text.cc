@@ -9,6 +9,7 @@
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/base/stop_scope.h"
 #include "report/figures.h"
 #include "shard/join/source.h"
 
@@ -81,14 +82,13 @@ void read_text(const CalibrationFlags& flags, const formats::Checkpoint& source,
                                         const verify::RunOptions& options)>& count) {
   shard::require_all_ranks(source);
   const std::vector<verify::Prompt> documents = read_documents(flags, source);
-  install_stop_signals();
+  const StopScope stop = stop_at_signals("a text was read; nothing was written");
   const std::size_t threads = threads_of(flags.threads);
   Progress progress(flags.progress, phase, Progress::Unit::kSteps);
   count(documents,
         {.threads = threads,
          .mem_limit = memory_budget(flags.mem_limit),
-         .progress = [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); },
-         .stop_requested = stop_requested});
+         .progress = [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); }});
   progress.finish();
   notes() << progress.summary(threads);
 }

@@ -12,6 +12,7 @@
 
 #include "cli/terminal/output_guard.h"
 #include "formats/base/printable.h"
+#include "formats/base/stop_scope.h"
 
 namespace ingot::cli {
 namespace {
@@ -113,6 +114,11 @@ void install_stop_signals() {
 
 bool stop_requested() {
   return received_signal != 0;
+}
+
+StopScope stop_at_signals(std::string_view what) {
+  install_stop_signals();
+  return {stop_requested, what};
 }
 
 int stop_signal() {

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/base/stop_scope.h"
+
 namespace ingot::cli {
 
 /// True when stderr is a terminal that shows a progress bar (not TERM=dumb).
@@ -50,6 +52,8 @@ bool status_was_asked();
 void install_stop_signals();
 /// True if one of these signals came; read by long jobs.
 bool stop_requested();
+/// Installs them; one that comes while the scope lives ends its loops, `stopped while {what}`.
+StopScope stop_at_signals(std::string_view what);
 /// The signal that came, or 0.
 int stop_signal();
 

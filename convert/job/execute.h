@@ -22,8 +22,11 @@ struct Inspection {
   std::string report;  ///< becomes ingot.verify.json next to the manifest; empty: there is none
 };
 
-/// How a plan is executed. Nothing here influences a byte of the output, sha256, inspect, gate and
-/// no_verify excepted (they add to it).
+/// The work that a StopScope around an execution ends.
+inline constexpr std::string_view kStoppable = "the output was made; continue with --resume";
+
+/// How a plan is executed; a StopScope ends it, and it can be resumed. Nothing here influences a
+/// byte of the output, sha256, inspect, gate and no_verify excepted (they add to it).
 struct ExecuteOptions {
   RunName run;  ///< shown to another run that wants the same output
   /// Stamps of the source's files, made before the first was opened; empty: they are made when the
@@ -53,8 +56,6 @@ struct ExecuteOptions {
   std::function<void(std::string_view)> phase;
   /// (bytes done, bytes in all) of the output; called from several threads.
   std::function<void(std::uint64_t, std::uint64_t)> progress;
-  /// Polled about every megabyte; true stops the job with kInterrupted, resumable.
-  std::function<bool()> stop_requested;
   /// Called with the directory of the finished files before anything is published, or with that of
   /// an output that was finished before; null: no inspection. A resumed job that was about to
   /// publish has been through it.
@@ -67,8 +68,6 @@ struct ExecuteOptions {
   /// One line per event worth keeping; called by one thread at a time.
   std::function<void(const std::string&)> log;
 
-  /// Throws kInterrupted when the job is to stop.
-  void check_stop() const;
   void begin_phase(std::string_view name) const {
     if (phase) phase(name);
   }

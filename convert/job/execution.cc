@@ -16,16 +16,12 @@
 #include "convert/output/output_directory.h"
 #include "convert/output/read_back.h"
 #include "convert/recipe/statistics.h"
+#include "formats/base/stop_scope.h"
 #include "formats/files/free_space.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 
 namespace ingot::convert {
-
-void ExecuteOptions::check_stop() const {
-  if (stop_requested && stop_requested())
-    throw Error(ErrorCode::kInterrupted, "stopped; continue with --resume");
-}
 
 Execution::Execution(const Plan& plan, const Claim& claim, const ExecuteOptions& options,
                      Preflight checked)
@@ -33,7 +29,7 @@ Execution::Execution(const Plan& plan, const Claim& claim, const ExecuteOptions&
       claim_(claim),
       paths_(claim.paths()),
       options_(options),
-      threads_{.n = checked.memory.threads, .check_stop = [&options] { options.check_stop(); }},
+      threads_(checked.memory.threads),
       identity_(std::move(checked.identity)),
       earlier_(std::move(checked.earlier)),
       replaced_(std::move(checked.replaced)),
@@ -60,7 +56,7 @@ ExecuteReport Execution::publish_again() {
     const formats::JsonValue& sources = earlier_->runs.back().sources;
     if (stamps_.changed_since(*sources, plan_.source.directory()).of_source.empty()) {
       journal_ = Journal::append_to(claim_.journal(), *earlier_);
-      consumer_.emplace(plan_, paths_, stamps_, threads_.check_stop, Consume::kAtTheEnd);
+      consumer_.emplace(plan_, paths_, stamps_, Consume::kAtTheEnd);
     } else {
       warn("the source has changed since it was converted: its remaining files are kept");
     }
@@ -166,7 +162,7 @@ ExecuteReport Execution::finish_part() {
     options_.begin_phase("reading back");
     read_back_part(plan_, paths_, results_, threads_);
   }
-  threads_.check_stop();
+  StopScope::check();
   stamps_.require_unchanged();
   claim_.require_held();
   journal_->add_complete();
@@ -238,7 +234,7 @@ bool Execution::passes_inspection() {
 }
 
 ExecuteReport Execution::publish() {
-  threads_.check_stop();
+  StopScope::check();
   options_.begin_phase("publishing");
   stamps_.require_unchanged();
   claim_.require_held();
@@ -317,7 +313,7 @@ void Execution::warn_of_file_system() {
 }
 
 void Execution::consume_from_here() {
-  consumer_.emplace(plan_, paths_, stamps_, threads_.check_stop,
+  consumer_.emplace(plan_, paths_, stamps_,
                     options_.read_back ? Consume::kAtTheEnd : Consume::kOnTheWay);
   consumer_->save_headers();
   std::vector<std::uint32_t> resumed;
@@ -333,9 +329,9 @@ void Execution::link_source_files() {
   bool is_copied = false;
   for (const PlannedFile& file : plan_.files) {
     if (!file.is_linked) continue;
-    threads_.check_stop();
+    StopScope::check();
     const auto from = std::filesystem::canonical(plan_.source.directory() / file.name);
-    if (!staged_->share(from, file.name, true, threads_.check_stop)) is_copied = true;
+    if (!staged_->share(from, file.name, true)) is_copied = true;
   }
   if (is_copied) {
     warn(

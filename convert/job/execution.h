@@ -13,7 +13,6 @@
 #include "convert/job/preflight.h"
 #include "convert/job/source_consumer.h"
 #include "convert/output/staged_files.h"
-#include "formats/base/stop_scope.h"
 
 namespace ingot::convert {
 
@@ -65,7 +64,7 @@ class Execution {
   const Claim& claim_;
   const OutputPaths& paths_;
   const ExecuteOptions& options_;
-  const JobThreads threads_;
+  const std::size_t threads_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   const formats::JsonValue identity_;
   const std::optional<JournalContents> earlier_;

@@ -228,11 +228,10 @@ const Json* known_entry(const Json* known, const std::string& name) {
 }  // namespace
 
 formats::JsonValue source_fingerprint(const Checkpoint& source, const Json* known,
-                                      const JobThreads& threads) {
+                                      std::size_t threads) {
   const auto files = source.files();
   std::vector<Json> entries(files.size());
-  parallel_for(files.size(), threads.n, [&](std::size_t i) {
-    threads.check_stop();
+  parallel_for(files.size(), threads, [&](std::size_t i) {
     const auto file = static_cast<std::uint32_t>(i);
     const Hash128 header = hash_bytes(source.header_bytes(file));
     entries[i] = {{"name", files[i].name}, {"bytes", files[i].n_bytes}, {"header", header.hex()}};
@@ -248,11 +247,7 @@ formats::JsonValue source_fingerprint(const Checkpoint& source, const Json* know
   });
 
   const auto hash_of = [&](const std::filesystem::path& path) {
-    const auto stop = [&] {
-      threads.check_stop();
-      return false;
-    };
-    return check::hash_file(path, {.threads = threads.n, .stop_requested = stop}).hex();
+    return check::hash_file(path, threads).hex();
   };
   Json fingerprint = {{"files", Json::array()}, {"side_files", Json::array()}};
   for (Json& entry : entries) fingerprint["files"].push_back(std::move(entry));
@@ -267,7 +262,7 @@ formats::JsonValue source_fingerprint(const Checkpoint& source, const Json* know
 }
 
 Json require_resumable(const Plan& plan, const std::filesystem::path& output,
-                       const Preflight& checked, const JobThreads& threads) {
+                       const Preflight& checked, std::size_t threads) {
   const OutputPaths paths(output);
   const auto record = checked.is_finished ? output / formats::kManifestName : paths.journal;
   return formats::read_members(record.string(), kRecordRemedy, [&] {
@@ -286,8 +281,7 @@ Json require_resumable(const Plan& plan, const std::filesystem::path& output,
   });
 }
 
-bool is_output_of(const Plan& plan, const std::filesystem::path& output,
-                  const JobThreads& threads) {
+bool is_output_of(const Plan& plan, const std::filesystem::path& output, std::size_t threads) {
   Preflight finished;
   finished.is_finished = true;
   try {

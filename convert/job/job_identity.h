@@ -1,10 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 
 #include "convert/job/preflight.h"
-#include "formats/base/stop_scope.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json_fwd.h"
 
@@ -14,10 +14,10 @@ namespace ingot::convert {
 /// continue the other. Reads samples of the source and its side files. Throws kMismatch, naming the
 /// difference, when the job that is resumed, or has finished, is another one.
 formats::Json require_resumable(const Plan& plan, const std::filesystem::path& output,
-                                const Preflight& checked, const JobThreads& threads);
+                                const Preflight& checked, std::size_t threads);
 
 /// True if the finished `output` is that of the job.
-bool is_output_of(const Plan& plan, const std::filesystem::path& output, const JobThreads& threads);
+bool is_output_of(const Plan& plan, const std::filesystem::path& output, std::size_t threads);
 
 /// True if `output` is finished, and a weights file that its manifest says it was made of is gone
 /// from `source`, which has the same config.json. (A run without --consume-source that ends what
@@ -38,6 +38,6 @@ inline constexpr std::uint64_t kFingerprintSampleBytes = 4096;
 /// same source. `known` is an earlier fingerprint, of which the entries of consumed files are taken
 /// over (their saved headers must still match).
 formats::JsonValue source_fingerprint(const formats::Checkpoint& source, const formats::Json* known,
-                                      const JobThreads& threads);
+                                      std::size_t threads);
 
 }  // namespace ingot::convert

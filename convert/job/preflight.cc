@@ -357,11 +357,8 @@ Preflight preflight(const Plan& plan, const fs::path& output, const ExecuteOptio
   if (!checked.earlier) checked.state = state_beneath(output);
   if (!checked.earlier) require_free_place(checked.state, output, options);
   // With --force, too, the output of another job is the one that is replaced.
-  checked.is_finished =
-      checked.state == OutputState::kFinished && options.resume &&
-      (!options.force ||
-       is_output_of(plan, output,
-                    {.n = options.threads, .check_stop = [&] { options.check_stop(); }}));
+  checked.is_finished = checked.state == OutputState::kFinished && options.resume &&
+                        (!options.force || is_output_of(plan, output, options.threads));
   if (!checked.is_finished) checked.replaced = replaced_by(plan, paths, options);
   checked.disk = disk_need(plan, paths, options, checked);
   if (checked.is_finished) {

@@ -12,7 +12,6 @@
 #include "convert/plan/plan.h"
 #include "convert/recipe/recipe.h"
 #include "convert/run/memory_plan.h"
-#include "formats/base/stop_scope.h"
 
 namespace ingot::convert {
 

@@ -10,25 +10,22 @@ namespace ingot::convert {
 
 namespace {
 
-Hash128 hash_of_range(const std::filesystem::path& path, std::uint64_t begin, std::uint64_t n_bytes,
-                      const CheckStop& check_stop) {
+Hash128 hash_of_range(const std::filesystem::path& path, std::uint64_t begin,
+                      std::uint64_t n_bytes) {
   const Fd file = Fd::open_for_reading(path);
   return check::hash_range(n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
-    check_stop();
     file.read_exact(out, begin + offset);
   });
 }
 
 // True if the parts of a tensor are those that an earlier run read.
-bool has_same_source(const Plan& plan, const PlannedTensor& planned, const TensorResult& record,
-                     const CheckStop& check_stop) {
+bool has_same_source(const Plan& plan, const PlannedTensor& planned, const TensorResult& record) {
   const std::vector<std::uint32_t> all = plan.stored_of(planned);
   for (std::size_t p = 0; p < all.size(); ++p) {
     const formats::StoredTensor& stored = plan.source.stored()[all[p]];
     if (!plan.source.has_data(stored.file)) continue;
     const Hash128 now =
         check::hash_range(stored.n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
-          check_stop();
           plan.source.read(all[p], offset, out);
         });
     if (p >= record.source.size() || now != record.source[p]) return false;
@@ -46,7 +43,7 @@ bool any_of_set(const Plan& plan, std::uint32_t item, const Test& test) {
 }  // namespace
 
 bool verify_tensor(const PlannedTensor& planned, const Plan& plan, const OutputPaths& paths,
-                   const std::vector<std::vector<Hash128>>& expected, const CheckStop& check_stop) {
+                   const std::vector<std::vector<Hash128>>& expected) {
   if (expected.size() != planned.n_parts) return false;
   for (std::size_t p = 0; p < planned.n_parts; ++p) {
     for (const PlannedSlice& slice : slices_of(plan, planned, p)) {
@@ -54,7 +51,7 @@ bool verify_tensor(const PlannedTensor& planned, const Plan& plan, const OutputP
       if (slice.hash >= expected[p].size()) return false;
       try {
         const Hash128 found = hash_of_range(paths.staged / plan.member_path(slice.member),
-                                            slice.offset, slice.n_bytes, check_stop);
+                                            slice.offset, slice.n_bytes);
         if (found != expected[p][slice.hash]) return false;
       } catch (const Error& error) {
         // A file that is missing or short did not survive; its items are done again.
@@ -70,14 +67,14 @@ bool verify_tensor(const PlannedTensor& planned, const Plan& plan, const OutputP
 std::vector<std::uint32_t> surviving_items(const Plan& plan, const OutputPaths& paths,
                                            const JournalContents& earlier,
                                            const SourceStamps::Changes& changed,
-                                           const JobThreads& threads) {
+                                           std::size_t threads) {
   std::vector<std::uint32_t> items;
   for (const auto& [item, record] : earlier.items) {
     if (item < plan.tensors.size()) items.push_back(item);
   }
   std::vector<char> is_gone(plan.tensors.size(), 0);
   const auto try_each = [&](const auto& stands) {
-    parallel_for(items.size(), threads.n, [&](std::size_t i) {
+    parallel_for(items.size(), threads, [&](std::size_t i) {
       const std::uint32_t item = items[i];
       is_gone[item] = stands(plan.tensors[item], earlier.items.at(item)) ? 0 : 1;
     });
@@ -90,7 +87,7 @@ std::vector<std::uint32_t> surviving_items(const Plan& plan, const OutputPaths& 
         std::ranges::any_of(plan.source_files_of(planned), [&](std::uint32_t file) {
           return changed.of_source.contains(plan.source.files()[file].name);
         });
-    return !is_doubtful || has_same_source(plan, planned, record, threads.check_stop);
+    return !is_doubtful || has_same_source(plan, planned, record);
   });
   const auto is_consumed = [&](std::uint32_t item) {
     return std::ranges::any_of(plan.source_files_of(plan.tensors[item]),
@@ -102,7 +99,7 @@ std::vector<std::uint32_t> surviving_items(const Plan& plan, const OutputPaths& 
            (changed.of_options && !any_of_set(plan, item, is_consumed));
   });
   try_each([&](const PlannedTensor& planned, const TensorResult& record) {
-    return verify_tensor(planned, plan, paths, record.output, threads.check_stop);
+    return verify_tensor(planned, plan, paths, record.output);
   });
   std::erase_if(items, [&](std::uint32_t item) { return is_gone[item] != 0; });
   return items;

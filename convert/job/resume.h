@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -7,7 +8,6 @@
 #include "convert/output/output_directory.h"
 #include "convert/plan/plan.h"
 #include "convert/recipe/source_stamps.h"
-#include "formats/base/stop_scope.h"
 
 namespace ingot::convert {
 
@@ -19,10 +19,10 @@ namespace ingot::convert {
 std::vector<std::uint32_t> surviving_items(const Plan& plan, const OutputPaths& paths,
                                            const JournalContents& earlier,
                                            const SourceStamps::Changes& changed,
-                                           const JobThreads& threads);
+                                           std::size_t threads);
 
 /// True when the bytes of one item in the staged files hash to `expected`.
 bool verify_tensor(const PlannedTensor& planned, const Plan& plan, const OutputPaths& paths,
-                   const std::vector<std::vector<Hash128>>& expected, const CheckStop& check_stop);
+                   const std::vector<std::vector<Hash128>>& expected);
 
 }  // namespace ingot::convert

@@ -63,11 +63,10 @@ void require_consumable(const Plan& plan) {
 }
 
 SourceConsumer::SourceConsumer(const Plan& plan, const OutputPaths& paths, SourceStamps& stamps,
-                               CheckStop check_stop, Consume when)
+                               Consume when)
     : plan_(plan),
       paths_(paths),
       stamps_(stamps),
-      check_stop_(std::move(check_stop)),
       when_(when),
       readers_(plan.source.files().size()),
       waiting_(plan.source.files().size(), 0),
@@ -111,7 +110,7 @@ void SourceConsumer::tensors_done(const std::vector<std::uint32_t>& items,
     if (consumed_[file] != 0) continue;
     for (const std::uint32_t index : readers_[file]) {
       if (verified_[index] != 0) continue;
-      if (!verify_tensor(plan_.tensors[index], plan_, paths_, hashes[index].output, check_stop_)) {
+      if (!verify_tensor(plan_.tensors[index], plan_, paths_, hashes[index].output)) {
         throw Error(ErrorCode::kMismatch,
                     "is read back with other bytes than were written; its source is kept "
                     "(check the disk of the output)")

@@ -7,7 +7,6 @@
 #include "convert/output/output_directory.h"
 #include "convert/plan/plan.h"
 #include "convert/recipe/source_stamps.h"
-#include "formats/base/stop_scope.h"
 
 namespace ingot::convert {
 
@@ -26,8 +25,7 @@ enum class Consume : std::uint8_t {
 class SourceConsumer {
  public:
   /// A file that is deleted must be as `stamps` has it, which forget it.
-  SourceConsumer(const Plan& plan, const OutputPaths& paths, SourceStamps& stamps,
-                 CheckStop check_stop, Consume when);
+  SourceConsumer(const Plan& plan, const OutputPaths& paths, SourceStamps& stamps, Consume when);
 
   /// Saves every header, so that a resumed run can plan without the files. Before the first item.
   void save_headers() const;
@@ -44,7 +42,6 @@ class SourceConsumer {
   const Plan& plan_;
   const OutputPaths& paths_;
   SourceStamps& stamps_;
-  CheckStop check_stop_;
   Consume when_;
   std::vector<std::vector<std::uint32_t>> readers_;  // per source file: the items that read it
   std::vector<std::size_t> waiting_;  // per source file: how many of them are not durable

@@ -10,6 +10,7 @@
 #include "convert/plan/passes.h"
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"
+#include "formats/base/stop_scope.h"
 #include "formats/config/native_config.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/dialect/dialect_words.h"
@@ -39,13 +40,13 @@ ManifestFile write_derived(StagedFiles& staged, const std::string& folder, std::
   return {.name = std::move(name), .n_bytes = text.size(), .hash = text_hash(text), .sha256 = {}};
 }
 
-std::string sha256_of(const std::filesystem::path& path, const CheckStop& check_stop) {
+std::string sha256_of(const std::filesystem::path& path) {
   const Fd file = Fd::open_for_reading(path);
   const std::uint64_t size = file.size();
   std::vector<std::byte> buffer(kHashBytes);
   Sha256 sha;
   for (std::uint64_t done = 0; done < size;) {
-    check_stop();
+    StopScope::check();
     const auto piece = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - done));
     file.read_exact(piece, done);
     sha.update(piece);
@@ -88,8 +89,7 @@ std::vector<ManifestFile> write_side_files(const Plan& plan, StagedFiles& staged
   std::vector<ManifestFile> files;
   for (const formats::SideFile& side : copied_files(plan)) {
     const CopiedFile copied =
-        copy_durably(plan.source.directory() / side.path, staged.make(folder + side.path),
-                     options.threads.check_stop);
+        copy_durably(plan.source.directory() / side.path, staged.make(folder + side.path));
     files.push_back(
         {.name = side.path, .n_bytes = copied.n_bytes, .hash = copied.hash, .sha256 = {}});
   }
@@ -124,7 +124,7 @@ std::vector<ManifestFile> weights_files(const Plan& plan, const StagedFiles& sta
                                         const std::vector<TensorResult>& hashes,
                                         const StagingOptions& options) {
   std::vector<ManifestFile> files(plan.n_members);
-  parallel_for(plan.files.size(), options.threads.n, [&](std::size_t f) {
+  parallel_for(plan.files.size(), options.threads, [&](std::size_t f) {
     const PlannedFile& file = plan.files[f];
     const std::string header = plan.header(f);
     for (std::uint32_t m = 0; m < file.members.size(); ++m) {
@@ -135,9 +135,7 @@ std::vector<ManifestFile> weights_files(const Plan& plan, const StagedFiles& sta
               plan.has_rank_directories() ? std::filesystem::path(path).filename().string() : path,
           .n_bytes = file.n_bytes,
           .hash = formats::weights_file_hash(std::as_bytes(std::span(header)), tensors),
-          .sha256 = options.sha256
-                        ? sha256_of(staged.directory() / path, options.threads.check_stop)
-                        : std::string()};
+          .sha256 = options.sha256 ? sha256_of(staged.directory() / path) : std::string()};
     }
   });
   return files;
@@ -196,7 +194,6 @@ Hash128 stage_single(const Plan& plan, StagedFiles& staged, Manifest manifest,
 Hash128 stage_ranks(const Plan& plan, StagedFiles& staged, const Manifest& base,
                     const std::vector<TensorResult>& hashes,
                     const std::vector<ManifestFile>& weights, const StagingOptions& options) {
-  const JobThreads& threads = options.threads;
   const std::uint32_t n_ranks = plan.slicing->topology.n_ranks();
   const auto folder_of = [&](std::uint32_t rank) {
     return shard::rank_directory_name(rank, n_ranks) + "/";
@@ -204,8 +201,7 @@ Hash128 stage_ranks(const Plan& plan, StagedFiles& staged, const Manifest& base,
   const std::vector<ManifestFile> side_files =
       write_side_files(plan, staged, folder_of(0), options);
   std::vector<formats::RankEntry> entries(n_ranks);
-  parallel_for(n_ranks, threads.n, [&](std::size_t r) {
-    threads.check_stop();
+  parallel_for(n_ranks, options.threads, [&](std::size_t r) {
     const auto rank = static_cast<std::uint32_t>(r);
     const std::string folder = folder_of(rank);
     Manifest manifest = base;
@@ -214,15 +210,14 @@ Hash128 stage_ranks(const Plan& plan, StagedFiles& staged, const Manifest& base,
       const PlannedFile& planned = plan.files[file.file];
       const std::string& path = planned.members[file.member].path;
       if (path != folder + file.name)
-        staged.share(staged.directory() / path, folder + file.name, plan.options.links,
-                     threads.check_stop);
+        staged.share(staged.directory() / path, folder + file.name, plan.options.links);
       manifest.files.push_back(weights[planned.first_member + file.member]);
     }
     manifest.side_files = side_files;
     if (rank > 0) {
       for (const ManifestFile& side : side_files)
         staged.share(staged.directory() / (folder_of(0) + side.name), folder + side.name,
-                     plan.options.links, threads.check_stop);
+                     plan.options.links);
     }
     manifest.side_files.push_back(write_derived(staged, folder, std::string(formats::kIndexName),
                                                 rank_index_text(plan, rank), Durable::kLater));

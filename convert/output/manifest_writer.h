@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <span>
 #include <string>
 #include <utility>
@@ -10,7 +11,6 @@
 #include "convert/output/tensor_records.h"
 #include "convert/plan/plan.h"
 #include "engines/verdicts.h"
-#include "formats/base/stop_scope.h"
 
 namespace ingot::convert {
 
@@ -34,7 +34,7 @@ struct StagingOptions {
   formats::JsonValue gate = {};                      ///< settings of the verification to pass
   std::string unverified;  ///< the verification that was asked for and left out (--no-verify)
   bool sha256 = false;     ///< a plain SHA-256 per weights file, in a second pass over the output
-  JobThreads threads;
+  std::size_t threads = 1;
 };
 
 /// Stages all files other than weights: copies side files byte for byte, writes config.json, the

@@ -5,7 +5,6 @@
 
 #include "convert/output/tensor_records.h"
 #include "convert/plan/plan.h"
-#include "formats/base/stop_scope.h"
 #include "formats/records/manifest.h"
 
 namespace ingot::convert {

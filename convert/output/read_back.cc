@@ -36,13 +36,12 @@ class UncachedFile {
     file_.drop_cache();
   }
 
-  Hash128 hash(std::uint64_t begin, std::uint64_t n_bytes, const CheckStop& check_stop) {
+  Hash128 hash(std::uint64_t begin, std::uint64_t n_bytes) {
     return check::hash_range(n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
-      check_stop();
       read(begin + offset, out);
     });
   }
-  Hash128 hash(const CheckStop& check_stop) { return hash(0, file_.size(), check_stop); }
+  Hash128 hash() { return hash(0, file_.size()); }
 
  private:
   void read(std::uint64_t offset, std::span<std::byte> out) {
@@ -72,7 +71,7 @@ class UncachedFile {
 class ReadBack {
  public:
   ReadBack(const Plan& plan, const OutputPaths& paths, const std::vector<TensorResult>& hashes,
-           const JobThreads& threads)
+           std::size_t threads)
       : plan_(plan), paths_(paths), hashes_(hashes), threads_(threads) {}
 
   // The weights files that this run writes, links and all.
@@ -129,7 +128,7 @@ class ReadBack {
     return paths_.staged / plan_.files[f].members[m].path;
   }
   void run_tasks() {
-    parallel_for(tasks_.size(), threads_.n, [&](std::size_t i) { run(tasks_[i]); });
+    parallel_for(tasks_.size(), threads_, [&](std::size_t i) { run(tasks_[i]); });
     tasks_.clear();
   }
 
@@ -164,14 +163,13 @@ class ReadBack {
       for (const auto& [offset, bytes] : plan_.known_bytes(task.file)) {
         TensorHasher hasher;
         hasher.update(std::as_bytes(std::span(bytes)));
-        if (file.hash(offset, bytes.size(), threads_.check_stop) != hasher.finish())
-          throw differs(task.path);
+        if (file.hash(offset, bytes.size()) != hasher.finish()) throw differs(task.path);
       }
     }
     for (std::size_t part = task.first; part < task.last; ++part) {
       const PartRef& at = plan_.files[task.file].parts[part];
       const PlannedSlice planned = slice(at, task.member);
-      if (file.hash(planned.offset, planned.n_bytes, threads_.check_stop) ==
+      if (file.hash(planned.offset, planned.n_bytes) ==
           hashes_[at.tensor].output.at(at.part).at(planned.hash))
         continue;
       throw differs(task.path).in_tensor(plan_.part_name(plan_.tensors[at.tensor], at.part));
@@ -186,14 +184,13 @@ class ReadBack {
   }
 
   void require(const fs::path& path, const Hash128& expected) {
-    if (is_new(path) && UncachedFile(path).hash(threads_.check_stop) != expected)
-      throw differs(path);
+    if (is_new(path) && UncachedFile(path).hash() != expected) throw differs(path);
   }
 
   const Plan& plan_;
   const OutputPaths& paths_;
   const std::vector<TensorResult>& hashes_;
-  const JobThreads& threads_;
+  const std::size_t threads_;
   std::set<std::pair<std::uint64_t, std::uint64_t>> seen_;  // device, inode
   std::vector<Task> tasks_;
 };
@@ -201,7 +198,7 @@ class ReadBack {
 }  // namespace
 
 void read_back(const Plan& plan, const OutputPaths& paths, const std::vector<TensorResult>& hashes,
-               const Hash128& manifest, const JobThreads& threads) {
+               const Hash128& manifest, std::size_t threads) {
   ReadBack reader(plan, paths, hashes, threads);
   reader.weights();
   reader.copies();
@@ -209,13 +206,13 @@ void read_back(const Plan& plan, const OutputPaths& paths, const std::vector<Ten
 }
 
 void read_back_part(const Plan& plan, const OutputPaths& paths,
-                    const std::vector<TensorResult>& hashes, const JobThreads& threads) {
+                    const std::vector<TensorResult>& hashes, std::size_t threads) {
   ReadBack(plan, paths, hashes, threads).weights();
 }
 
 void read_back_joined(const Plan& plan, const OutputPaths& paths,
                       const std::vector<TensorResult>& hashes, const Hash128& manifest,
-                      const JobThreads& threads) {
+                      std::size_t threads) {
   ReadBack reader(plan, paths, hashes, threads);
   reader.pass_over_weights();
   reader.copies();

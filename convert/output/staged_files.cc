@@ -7,6 +7,7 @@
 #include <fcntl.h>
 
 #include "formats/base/error.h"
+#include "formats/base/stop_scope.h"
 
 namespace ingot::convert {
 namespace fs = std::filesystem;
@@ -47,7 +48,7 @@ Fd StagedFiles::open(const std::string& name) {
     if (folder_.n_links(name) > 1) {
       require_ours(name);
       const std::string own = name + ".own";
-      copy_durably(directory() / name, make(own), [] {});
+      copy_durably(directory() / name, make(own));
       folder_.rename(own, folder_, name);
       take(name);
     }
@@ -80,15 +81,14 @@ fs::path StagedFiles::make(const std::string& name) {
   return file.path();
 }
 
-bool StagedFiles::share(const fs::path& from, const std::string& name, bool link,
-                        const CheckStop& check_stop) {
+bool StagedFiles::share(const fs::path& from, const std::string& name, bool link) {
   (void)folder_.make(fs::path(name).parent_path());
   folder_.remove(name);
   const bool is_linked = link && link_file(from, directory() / name);
   if (is_linked) {
     take(name);
   } else {
-    copy_durably(from, make(name), check_stop);
+    copy_durably(from, make(name));
   }
   return is_linked;
 }
@@ -119,14 +119,14 @@ void StagedFiles::require_ours(const std::string& name) const {
   if (!ours || !found || !found->is_same_file(*ours)) refuse_stranger(directory() / name);
 }
 
-CopiedFile copy_durably(const fs::path& from, const fs::path& to, const CheckStop& check_stop) {
+CopiedFile copy_durably(const fs::path& from, const fs::path& to) {
   const Fd source = Fd::open_for_reading(from);
   Fd target = Fd::open_for_writing(to, O_WRONLY | O_NOFOLLOW);
   const std::uint64_t size = source.size();
   TensorHasher hasher;
   std::vector<std::byte> buffer(kCopyBytes);
   for (std::uint64_t done = 0; done < size;) {
-    check_stop();
+    StopScope::check();
     const auto piece = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - done));
     source.read_exact(piece, done);
     target.write_exact(piece, done);

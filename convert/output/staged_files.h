@@ -9,7 +9,6 @@
 
 #include "formats/base/fd.h"
 #include "formats/base/hash.h"
-#include "formats/base/stop_scope.h"
 #include "formats/files/folder.h"
 
 namespace ingot::convert {
@@ -33,8 +32,8 @@ class StagedFiles {
   std::filesystem::path make(const std::string& name);
   /// Puts a file that lies at `from` here as well: a hard link, or a copy, and false, where none is
   /// wanted or can be made.
-  bool share(const std::filesystem::path& from, const std::string& name, bool link,
-             const CheckStop& check_stop);
+  bool share(const std::filesystem::path& from, const std::string& name, bool link);
+
   /// Makes the file that has this name now one of ours.
   void take(const std::string& name);
   /// Removes every file but these.
@@ -60,7 +59,6 @@ struct CopiedFile {
 };
 
 /// Copies a file byte for byte into the one that is made at `to`, durable when this returns.
-CopiedFile copy_durably(const std::filesystem::path& from, const std::filesystem::path& to,
-                        const CheckStop& check_stop);
+CopiedFile copy_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
 }  // namespace ingot::convert

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "formats/base/stop_scope.h"
+
 namespace ingot::convert {
 namespace {
 
@@ -32,7 +34,8 @@ void BandLoop::read(std::uint32_t stored, std::uint64_t offset, std::span<std::b
 template <typename Step>
 void BandLoop::for_each(const BandPlan& bands, const Step& step) {
   for (std::uint64_t b = 0; b < bands.count(); ++b) {
-    context_.check_stop();
+    StopScope::check();
+    context_.progress();
     step(bands.band(b));
   }
 }

@@ -145,7 +145,7 @@ std::exception_ptr run_units(RunContext& context, WindowWriter& writer, const Te
   std::atomic<std::size_t> next = 0, failed = units.size();
   std::mutex mutex;
   std::exception_ptr failure;
-  run_workers(run.threads.n, [&](std::size_t) {
+  run_workers(run.threads, [&](std::size_t) {
     Worker worker(context, run);
     while (true) {
       const std::size_t at = next.fetch_add(1, std::memory_order_relaxed);
@@ -219,13 +219,12 @@ TensorRunReport convert_tensors(const TensorRun& run) {
                       });
   RunContext context{.plan = run.plan,
                      .writer = writer,
-                     .check_stop = {},
+                     .progress = {},
                      .original_globals = original_globals(run.plan),
                      .lossless_only = run.lossless_only};
   context.done_bytes = mark_written(run, writer);
-  context.check_stop = [&] {
+  context.progress = [&] {
     if (run.progress) run.progress(context.done_bytes.load(), run.plan.sizes.bytes_out);
-    run.threads.check_stop();
   };
   if (const auto failure = run_units(context, writer, run, work_units(run.plan, run.done))) {
     writer.abandon();
@@ -240,7 +239,7 @@ TensorRunReport convert_tensors(const TensorRun& run) {
           .compute = report_of(context.times.compute),
           .write = report_of(writer.written()),
           .hash = report_of(context.times.hash),
-          .thread_seconds = elapsed.count() * static_cast<double>(run.threads.n),
+          .thread_seconds = elapsed.count() * static_cast<double>(run.threads),
           .direct_io = writer.uses_direct_io(),
           .has_reserved = writer.has_reserved()};
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -9,7 +10,6 @@
 #include "convert/output/tensor_records.h"
 #include "convert/plan/plan.h"
 #include "convert/run/memory_plan.h"
-#include "formats/base/stop_scope.h"
 
 namespace ingot::convert {
 
@@ -18,7 +18,7 @@ struct TensorRun {
   const Plan& plan;
   StagedFiles& staged;
   MemoryPlan memory;
-  JobThreads threads;
+  std::size_t threads = 1;
   bool direct_io = true;
   bool lossless_only = false;          ///< throws ValueLost for the first value that is not held
   const std::vector<char>& done;       ///< flag per tensor: an earlier run has written it

@@ -240,7 +240,7 @@ std::vector<EncodedTensor> MemoryEncoder::convert(const Set& set) {
     for (std::size_t p = 0; p < planned.n_parts; ++p)
       sink.add(plan_.first_place(planned.parts[p]), planned.parts[p].n_bytes);
   }
-  RunContext context{.plan = plan_, .writer = sink, .check_stop = [] {}};
+  RunContext context{.plan = plan_, .writer = sink, .progress = [] {}};
   SetConverter converter(context, 0, {.done = done_, .of = results_});
   // Sets of one scale are consecutive in the plan.
   for (auto first = set.planned.begin(); first != set.planned.end();) {

@@ -29,8 +29,7 @@ struct RunContext {
   ByteSink& writer;
   StageTimes times;
   std::atomic<std::uint64_t> done_bytes = 0;  ///< output bytes produced, for progress
-  /// Called per band; throws kInterrupted when the user asked to stop.
-  std::function<void()> check_stop;
+  std::function<void()> progress;             ///< called per band
   /// Global scales as first written, by tensor; for conversions back (docs/formats.md, "Global
   /// scales").
   std::map<std::string, formats::GlobalScale> original_globals;

@@ -7,6 +7,7 @@
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/base/stop_scope.h"
 
 namespace ingot::convert {
 namespace {
@@ -47,8 +48,13 @@ WindowWriter::WindowWriter(StagedFiles& staged, std::vector<File> files, const O
   for (std::uint32_t file = 0; file < files_.count(); ++file)
     progress_.push_back({.remaining = files_.n_bytes(file)});
   try {
-    for (std::size_t i = 0; i < options_.writer_threads; ++i)
-      threads_.emplace_back([this] { run_writer(); });
+    const StopScope::Handover stop;
+    for (std::size_t i = 0; i < options_.writer_threads; ++i) {
+      threads_.emplace_back([this, stop] {
+        const StopScope::Handover::Entered entered(stop);
+        run_writer();
+      });
+    }
   } catch (...) {
     // Threads that were started wait for windows: they are stopped and joined.
     stop_threads();

@@ -9,6 +9,7 @@
 #include "formats/base/aligned_buffer.h"
 #include "formats/base/checked.h"
 #include "formats/base/parallel.h"
+#include "formats/base/stop_scope.h"
 
 namespace ingot {
 
@@ -63,6 +64,7 @@ void for_each_piece(const Chunk& chunk, std::span<std::byte> memory,
   for (std::uint64_t done = 0; done < chunk.n_bytes; done += kPieceBytes) {
     const auto n_bytes = std::min<std::uint64_t>(kPieceBytes, chunk.n_bytes - done);
     const auto piece = memory.first(static_cast<std::size_t>(n_bytes));
+    StopScope::check();
     read(chunk.offset + done, piece);
     look(piece, chunk.offset + done);
   }

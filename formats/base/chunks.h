@@ -36,7 +36,7 @@ void for_each_chunk(std::span<const std::uint64_t> run_bytes, std::size_t thread
                     const std::function<void(const Chunk&, std::span<std::byte>)>& body);
 
 /// Calls look(bytes, offset) with the pieces of a chunk in their order; `read(offset, out)` gives
-/// bytes of the run.
+/// bytes of the run. Asks the StopScope before each.
 void for_each_piece(const Chunk& chunk, std::span<std::byte> memory,
                     const std::function<void(std::uint64_t, std::span<std::byte>)>& read,
                     const std::function<void(std::span<const std::byte>, std::uint64_t)>& look);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -11,9 +10,10 @@
 namespace ingot {
 
 /// Makes long work end early. While one lives, every loop of formats/base/parallel.h that its
-/// thread begins asks before each call of a body, on whichever thread, and so does check(); the
-/// answer true throws kInterrupted, `stopped while {what}`. Loops inside a body ask as well. So no
-/// code between a command and its innermost loop has to pass the question on.
+/// thread begins asks before each call of a body, on whichever thread, and so does check(), which
+/// loops over the bytes of a file call at each piece. The answer true throws kInterrupted, `stopped
+/// while {what}`. Loops inside a body ask as well. So no code between a command and its innermost
+/// loop has to pass the question on.
 class StopScope {
  public:
   /// `stop_requested` is asked from many threads; empty: never stopped. Scopes around it are asked
@@ -59,15 +59,6 @@ class StopScope {
   std::function<bool()> stop_requested_;
   std::string what_;
   const StopScope* outer_;
-};
-
-/// Called by loops over bytes, about every megabyte; throws kInterrupted when the job is to end.
-using CheckStop = std::function<void()>;
-
-/// How loops over the bytes of a job run.
-struct JobThreads {
-  std::size_t n = 1;
-  CheckStop check_stop = [] {};
 };
 
 }  // namespace ingot

@@ -166,6 +166,9 @@ void understand(Draft& draft) {
 }  // namespace
 
 void Draft::settle() {
+  for (const Error& fault : faults.errors()) {
+    if (fault.code() == ErrorCode::kInterrupted) throw Error(fault);
+  }
   if (options.faults == nullptr) {
     faults.throw_if_any();
   } else {

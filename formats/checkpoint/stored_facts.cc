@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "formats/base/stop_scope.h"
 #include "formats/checkpoint/passes.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/keys.h"
@@ -46,8 +47,7 @@ std::optional<TiedHead> tied_head(const TensorSource& source) {
   return tied;
 }
 
-bool is_apart(const Checkpoint& source, const TiedHead& tied,
-              const std::function<void()>& check_stop, std::uint64_t most_bytes) {
+bool is_apart(const Checkpoint& source, const TiedHead& tied, std::uint64_t most_bytes) {
   const StoredParts &head = tied.head->encoding.stored, &other = tied.embedding->encoding.stored;
   const auto stored = source.stored();
   bool is_here = true, is_same_form = tied.head->encoding.scheme == tied.embedding->encoding.scheme;
@@ -66,7 +66,7 @@ bool is_apart(const Checkpoint& source, const TiedHead& tied,
   head.for_each([&](Part part, std::uint32_t index) {
     const std::uint64_t n_bytes = std::min(stored[index].n_bytes, most_bytes);
     for (std::uint64_t offset = 0; offset < n_bytes && !differs; offset += kHeadPieceBytes) {
-      if (check_stop) check_stop();
+      StopScope::check();
       const auto n =
           static_cast<std::size_t>(std::min<std::uint64_t>(kHeadPieceBytes, n_bytes - offset));
       source.read(index, offset, std::span(mine).first(n));
@@ -77,9 +77,9 @@ bool is_apart(const Checkpoint& source, const TiedHead& tied,
   return differs;
 }
 
-bool has_head_apart(const Checkpoint& source, const std::function<void()>& check_stop) {
+bool has_head_apart(const Checkpoint& source) {
   const std::optional<TiedHead> tied = tied_head(source);
-  return tied && is_apart(source, *tied, check_stop);
+  return tied && is_apart(source, *tied);
 }
 
 void untie_head(const ModelConfig& config, Json& document) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,12 +28,12 @@ std::optional<TiedHead> tied_head(const TensorSource& source);
 
 /// True if the head is another matrix than the embedding: in another encoding, or with other bytes
 /// among the first `most_bytes` of each part. Reads both to the first difference. False where the
-/// data of one are not here. `check_stop` is called at each piece that is read, and may throw.
+/// data of one are not here. Asks the StopScope at each piece that is read.
 bool is_apart(const Checkpoint& source, const TiedHead& tied,
-              const std::function<void()>& check_stop = {}, std::uint64_t most_bytes = UINT64_MAX);
+              std::uint64_t most_bytes = UINT64_MAX);
 
 /// True if the source has a head that is_apart() from its embedding.
-bool has_head_apart(const Checkpoint& source, const std::function<void()>& check_stop = {});
+bool has_head_apart(const Checkpoint& source);
 
 /// Says of the head that it is no embedding, wherever `document` says that it is; `config` is that
 /// of the document, or of one that it was made of.

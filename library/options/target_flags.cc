@@ -85,7 +85,7 @@ void open_scales_from(const TargetFlags& flags, const std::string& family, std::
   if (flags.scales_from.empty()) return;
   auto release = std::make_shared<formats::Checkpoint>(
       shard::open_source(flags.scales_from, {.open = {.family = family, .threads = threads}}));
-  choices.scales_from_fingerprint = convert::source_fingerprint(*release, nullptr, {.n = threads});
+  choices.scales_from_fingerprint = convert::source_fingerprint(*release, nullptr, threads);
   choices.scales_from = std::move(release);
 }
 

@@ -388,6 +388,7 @@ void collect_parallel(std::size_t count, std::size_t threads, ErrorList& faults,
     try {
       body(i, lists[i]);
     } catch (const Error& error) {
+      if (error.code() == ErrorCode::kInterrupted) throw;
       lists[i].add(error);
     }
   });

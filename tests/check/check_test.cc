@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "check/stored_hashes.h"
+#include "formats/base/stop_scope.h"
 #include "formats/family/families.h"
 #include "formats/records/manifest.h"
 #include "synth/synth.h"
@@ -276,7 +277,8 @@ TEST_F(Check, AcceptsAnIntactManifest) {
 TEST_F(Check, StopsBetweenPiecesWhenAsked) {
   const auto check = [&](bool deep) {
     expect_error(ErrorCode::kInterrupted, {"stopped"}, [&] {
-      check_checkpoint(dir_.path(), {.deep = deep, .stop_requested = [] { return true; }});
+      const StopScope stop([] { return true; }, "it was checked");
+      check_checkpoint(dir_.path(), {.deep = deep});
     });
   };
   check(true);
@@ -297,12 +299,16 @@ TEST_F(Check, StopsBeforeEachTableOfPackedWeights) {
     ++polls;
     return false;
   };
-  check_checkpoint(packed, {.stop_requested = count});
+  {
+    const StopScope stop(count, "it was checked");
+    check_checkpoint(packed, {});
+  }
   EXPECT_GE(polls, 2 * n_weights) << "scales, and tables";
   const std::size_t all = polls;
   polls = 0;
   expect_error(ErrorCode::kInterrupted, {"stopped"}, [&] {
-    check_checkpoint(packed, {.stop_requested = [&] { return ++polls == all; }});
+    const StopScope stop([&] { return ++polls == all; }, "it was checked");
+    check_checkpoint(packed, {});
   });
 }
 
@@ -313,17 +319,20 @@ TEST_F(Check, StopsWhileSideFilesAreHashed) {
     ++polls;
     return false;
   };
-  check_checkpoint(dir_.path(), {.stop_requested = count});
+  std::optional<StopScope> scope(std::in_place, count, "it was checked");
+  check_checkpoint(dir_.path(), {});
   const int all = polls;
   // Side files come last, so the last poll is during one.
   const Manifest manifest = *read_manifest(dir_.path());
   ASSERT_FALSE(manifest.side_files.empty());
   fs::remove(dir_.path() / manifest.side_files.back().name);
   polls = 0;
-  check_checkpoint(dir_.path(), {.stop_requested = count});
+  check_checkpoint(dir_.path(), {});
   EXPECT_LT(polls, all);
+  scope.reset();
   expect_error(ErrorCode::kInterrupted, {"stopped"}, [&] {
-    hash_file(dir_.path() / kManifestName, {.stop_requested = [] { return true; }});
+    const StopScope stop([] { return true; }, "it was hashed");
+    hash_file(dir_.path() / kManifestName);
   });
 }
 
@@ -400,7 +409,7 @@ class CheckSource : public ::testing::Test {
 };
 
 TEST_F(CheckSource, RecognisesItself) {
-  const CheckResult result = check_is_source_of(source_.path(), converted_.path(), {.threads = 2});
+  const CheckResult result = check_is_source_of(source_.path(), converted_.path(), 2);
   EXPECT_THAT(result.findings, IsEmpty());
   EXPECT_EQ(result.n_hashed, result.n_tensors);
 }
@@ -411,7 +420,7 @@ TEST_F(CheckSource, NamesEveryTensorThatDiffersOrIsMissing) {
   edited.at("model.norm.weight").bytes[0] ^= std::byte{1};
   edited.tensors.erase("model.layers.2.enorm.weight");
   edited.write(changed.path());
-  const CheckResult result = check_is_source_of(changed.path(), converted_.path(), {.threads = 1});
+  const CheckResult result = check_is_source_of(changed.path(), converted_.path(), 1);
   ASSERT_THAT(result.findings, SizeIs(2));
   EXPECT_THAT(text_of(result.findings), HasSubstr("|model.norm.weight|"));
   EXPECT_THAT(text_of(result.findings), HasSubstr("|model.layers.2.enorm.weight|"));
@@ -422,22 +431,21 @@ TEST_F(CheckSource, NamesTensorsThatWereNotConverted) {
   EditableCheckpoint edited = EditableCheckpoint::load(source_.path());
   edited.put_zeros("model.layers.0.self_attn.rotary_emb.inv_freq", DType::kF32, {8});
   edited.write(changed.path());
-  const Finding finding =
-      only(check_is_source_of(changed.path(), converted_.path(), {.threads = 1}).findings);
+  const Finding finding = only(check_is_source_of(changed.path(), converted_.path(), 1).findings);
   EXPECT_EQ(finding.tensor, "model.layers.0.self_attn.rotary_emb.inv_freq");
 }
 
 TEST_F(CheckSource, TellsAnotherCheckpointOfTheSameShape) {
   const TempDir other;
   make_tiny(other.path(), 1);
-  const CheckResult result = check_is_source_of(other.path(), converted_.path(), {.threads = 2});
+  const CheckResult result = check_is_source_of(other.path(), converted_.path(), 2);
   EXPECT_EQ(result.findings.size(), result.n_tensors);
 }
 
 TEST_F(CheckSource, NeedsAManifest) {
   fs::remove(converted_ / std::string(kManifestName));
   expect_error(ErrorCode::kNotFound, {"ingot.json"},
-               [&] { check_is_source_of(source_.path(), converted_.path(), {.threads = 1}); });
+               [&] { check_is_source_of(source_.path(), converted_.path(), 1); });
 }
 
 }  // namespace

@@ -204,7 +204,7 @@ TEST(LinkedHashes, ReadFilesThatDirectoriesShareOnce) {
   const auto reads = [&](const char* directory, const char* file) {
     const CountingBytes bytes(file);
     const std::vector<HashedTensor> hashed =
-        hashes.hash_stored(dir / directory, {.stored = stored, .bytes = bytes}, {});
+        hashes.hash_stored(dir / directory, {.stored = stored, .bytes = bytes}, 1);
     EXPECT_EQ(hashed.size(), 2U);
     for (const HashedTensor& tensor : hashed) EXPECT_TRUE(tensor.hash.has_value());
     EXPECT_NE(hashed[0].hash, hashed[1].hash);

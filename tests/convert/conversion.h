@@ -9,6 +9,7 @@
 #include "convert/output/output_directory.h"
 #include "convert/recipe/default_recipes.h"
 #include "formats/base/fd.h"
+#include "formats/base/stop_scope.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/checkpoint/stored_facts.h"
 #include "formats/container/safetensors.h"
@@ -36,6 +37,7 @@ struct Conversion {
   convert::Recipe recipe;
   convert::PlanOptions plan;
   convert::ExecuteOptions execute;
+  std::function<bool()> stop_requested = {};  ///< ends the execution; empty: never
 
   /// Everything that is needed for `--to bf16`, on one thread.
   Conversion(std::filesystem::path from, std::filesystem::path to)
@@ -54,14 +56,18 @@ struct Conversion {
     const auto seen = convert::with_experts_as_written(
         std::make_shared<const formats::Checkpoint>(std::move(opened)), resolved, plan);
     resolve(resolved, *seen);
+    const StopScope stop(stop_requested, convert::kStoppable);
     return convert::execute(plan_for(*seen, resolved, plan), output, execute);
   }
 };
 
-/// Stops a conversion after so many polls; true when it was stopped before the end.
+/// Stops a conversion after so many polls from its first byte on; true when it was stopped before
+/// the end.
 inline bool run_stopped(Conversion conversion, int polls) {
+  std::atomic<bool> has_begun = false;
   std::atomic<int> left = polls;
-  conversion.execute.stop_requested = [&] { return --left < 0; };
+  conversion.execute.accepted = [&] { has_begun = true; };
+  conversion.stop_requested = [&] { return has_begun && --left < 0; };
   try {
     conversion.run();
   } catch (const Error& error) {

@@ -130,7 +130,7 @@ TEST(SeparatedExperts, AreTheRowsOfTheirStack) {
         converted(directory / "out", directory / "again", std::nullopt, ExpertChoice::kStacked);
     EXPECT_EQ(again, before) << stacks.fixture;
     const check::CheckResult made =
-        check::check_is_source_of(directory / "out", directory / "again", {});
+        check::check_is_source_of(directory / "out", directory / "again");
     EXPECT_TRUE(made.findings.empty());
   }
 }
@@ -215,13 +215,13 @@ TEST(SeparatedExperts, AreQuantizedAsAnyOther) {
       if (scheme.chooses_cols) conversion.recipe.choices.group_size = 32;
       conversion.run();
       expect_no_errors(directory / "out");
-      const Checkpoint output = Checkpoint::open(directory / "out", {});
+      const Checkpoint output = Checkpoint::open(directory / "out");
       for (const formats::LogicalTensor& tensor : output.tensors()) {
         if (tensor.rule == nullptr || !is_routed_expert(tensor.rule->role)) continue;
         EXPECT_EQ(tensor.encoding.scheme, scheme.id) << tensor.name;
       }
-      EXPECT_TRUE(check::check_is_source_of(fixture(stacks.fixture), directory / "out", {})
-                      .findings.empty());
+      EXPECT_TRUE(
+          check::check_is_source_of(fixture(stacks.fixture), directory / "out").findings.empty());
     }
   }
 }
@@ -433,7 +433,7 @@ TEST(StackedExperts, AreCutAndMergedToTheByte) {
 TEST(Stacks, InSquareBlocksAreOfTheirSource) {
   const TempDir directory;
   converted(fixture("llama4"), directory / "out", SchemeId::kFp8Block, ExpertChoice::kKeep);
-  EXPECT_TRUE(check::check_is_source_of(fixture("llama4"), directory / "out", {}).findings.empty());
+  EXPECT_TRUE(check::check_is_source_of(fixture("llama4"), directory / "out").findings.empty());
 }
 
 constexpr const char* kLongCat = INGOT_SOURCE_DIR "/tests/golden/forward/longcat_flash/checkpoint";
@@ -492,7 +492,7 @@ TEST(IdentityExperts, LoseWhatTransformersSavesOfThem) {
       EXPECT_EQ(converted(saved, outputs / "of_saved", to, experts),
                 converted(kLongCat, outputs / "of_release", to));
       for (const check::Finding& finding :
-           check::check_is_source_of(saved, outputs / "of_saved", {}).findings)
+           check::check_is_source_of(saved, outputs / "of_saved").findings)
         EXPECT_EQ(finding.severity, check::Severity::kWarning) << finding.message;
     }
   }

@@ -17,7 +17,6 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
-#include "formats/base/stop_scope.h"
 #include "formats/container/safetensors.h"
 #include "formats/files/folder.h"
 #include "formats/files/named_file.h"
@@ -301,7 +300,6 @@ class Calibration {
 
 CalibrationReport calibrate(const formats::Checkpoint& source, std::span<const Prompt> documents,
                             const std::filesystem::path& out, const RunOptions& options) {
-  const StopScope stop(options.stop_requested, "inputs were calibrated; nothing was written");
   return Calibration(source, documents, out, options).run();
 }
 

@@ -9,7 +9,6 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
-#include "formats/base/stop_scope.h"
 #include "formats/base/words.h"
 #include "formats/container/safetensors.h"
 #include "formats/json/json.h"
@@ -120,7 +119,6 @@ class Reader {
 
 ExpertLoads count_expert_loads(const formats::Checkpoint& source, std::span<const Prompt> documents,
                                const RunOptions& options) {
-  const StopScope stop(options.stop_requested, "tokens were counted");
   const inference::ModelSpec spec = inference::model_spec(source.family(), source.config());
   if (spec.router() == nullptr)
     throw Error(ErrorCode::kUnsupported, "has no experts to balance")

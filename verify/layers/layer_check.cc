@@ -14,7 +14,6 @@
 
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
-#include "formats/base/stop_scope.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/memory_plan.h"
@@ -440,7 +439,6 @@ std::string layer_title(const LayerAgreement& layer) {
 
 LayersReport compare_layers(const Checkpoint& source, const Checkpoint& output,
                             std::span<const Prompt> prompts, const RunOptions& options) {
-  const StopScope stop(options.stop_requested, "layers were compared");
   const ModelSpec spec = inference::model_spec(source.family(), source.config());
   require_same_shape(spec, inference::model_spec(output));
   if (options.ranks != nullptr) {
@@ -453,7 +451,6 @@ LayersReport compare_layers(const Checkpoint& source, const Checkpoint& output,
 }
 
 void follow_layers(const Checkpoint& rank, const RunOptions& options) {
-  const StopScope stop(options.stop_requested, "layers were compared");
   const inference::Lists told = broadcast(*options.ranks, kLengths, 0, inference::Lists());
   const std::vector<std::size_t> lengths(told.front().begin(), told.front().end());
   const LockstepModel side = {

@@ -17,7 +17,6 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
-#include "formats/base/stop_scope.h"
 #include "formats/base/words.h"
 #include "formats/container/dtype.h"
 #include "formats/container/safetensors.h"
@@ -244,7 +243,6 @@ class LayersBeside {
   }
 
   LayersReport run() {
-    const StopScope stop(options_.stop_requested, "a reference was compared");
     const std::vector<inference::Row> once = rows_of(spans_, 1);
     const Matrix embedded = stream_.embed(once);
     Matrix both(2 * n_rows(), embedded.cols());

@@ -5,6 +5,7 @@
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/base/stop_scope.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/generate.h"
 #include "inference/generate/memory_plan.h"
@@ -64,7 +65,6 @@ std::vector<DraftText> answered_text(const Checkpoint& source, std::span<const P
   generation.max_new_tokens = ceil_div(kDraftTokens, ids.size());
   generation.kv_format = inference::plain_kv_format(profile);
   generation.drafts = kDrafts;
-  generation.stop_requested = options.stop_requested;
   std::uint64_t n_tokens = 0;
   generation.on_token = [&](std::size_t /*prompt*/, std::int32_t /*token*/) {
     ++n_tokens;
@@ -81,7 +81,7 @@ std::vector<DraftText> answered_text(const Checkpoint& source, std::span<const P
       source, inference::rank_view(source), alone,
       {.profile = profile, .threads = options.threads, .weight_limit = memory.weights});
   const inference::GenerateResult result = inference::generate(model, ids, generation);
-  options.check_stop("answers were generated");
+  StopScope::check();  // it may have ended the answers
   std::vector<DraftText> texts;
   for (std::size_t p = 0; p < ids.size(); ++p) {
     const inference::Answer& answer = result.answers[p];

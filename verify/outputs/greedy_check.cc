@@ -8,7 +8,6 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
-#include "formats/base/stop_scope.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/generate.h"
 #include "inference/generate/memory_plan.h"
@@ -333,7 +332,6 @@ void finish_greedy(GreedyReport& report, const inference::Tokenizer* tokenizer) 
 GreedyReport compare_greedy(const Checkpoint& source, const Checkpoint& output,
                             std::span<const Prompt> prompts, const inference::Tokenizer* tokenizer,
                             const RunOptions& options) {
-  const StopScope stop(options.stop_requested, "answers were generated");
   const inference::ModelSpec spec = inference::model_spec(source.family(), source.config());
   const inference::ModelSpec other = inference::model_spec(output);
   if (spec.vocab != other.vocab) {
@@ -371,7 +369,6 @@ GreedyReport compare_greedy(const Checkpoint& source, const Checkpoint& output,
 
 // The answers are those of the output, so every rank knows them by itself.
 void follow_greedy(const Checkpoint& rank, const RunOptions& options) {
-  const StopScope stop(options.stop_requested, "answers were generated");
   std::vector<Ids> ids = broadcast(*options.ranks, kQuestions, 0, inference::Lists());
   INGOT_CHECK(ids.size() > 2);
   const Ids eos = std::move(ids.back());
@@ -393,7 +390,6 @@ void follow_greedy(const Checkpoint& rank, const RunOptions& options) {
 GreedyReport compare_recorded_answers(const Checkpoint& model,
                                       std::span<const RecordedAnswer> recorded,
                                       const RunOptions& options) {
-  const StopScope stop(options.stop_requested, "answers were generated");
   const inference::ModelSpec spec = inference::model_spec(model.family(), model.config());
   std::vector<Ids> ids;
   std::vector<Prompt> prompts;

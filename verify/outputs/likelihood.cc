@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "formats/base/parallel.h"
-#include "formats/base/stop_scope.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/memory_plan.h"
 #include "inference/model/layer_stream.h"
@@ -64,7 +63,6 @@ std::vector<Batch> divide(const formats::Checkpoint& model, const inference::Mod
 
 void pass_documents(const formats::Checkpoint& model, std::span<const Prompt> documents,
                     const RunOptions& options, std::size_t states, const TakeHidden& take) {
-  const StopScope stop(options.stop_requested, "a text was read");
   const inference::ModelSpec spec = inference::model_spec(model.family(), model.config());
   const std::vector<PromptSpan> all = spans_of(documents, spec);
   const std::vector<Batch> batches = divide(model, spec, lengths_of(all), options, states);

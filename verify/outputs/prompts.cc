@@ -207,11 +207,6 @@ void add_windows(const inference::ModelSpec& spec, std::span<const std::int32_t>
 
 }  // namespace
 
-void RunOptions::check_stop(std::string_view what) const {
-  if (stop_requested && stop_requested())
-    throw Error(ErrorCode::kInterrupted, "stopped while {}", what);
-}
-
 std::optional<Tokenizer> open_tokenizer(const Checkpoint& source) {
   if (!Tokenizer::is_in(source.directory())) return std::nullopt;
   return Tokenizer::open(source.directory());

@@ -32,13 +32,9 @@ struct RunOptions {
   std::size_t threads = 1;
   std::uint64_t mem_limit = std::uint64_t{4} << 30;
   std::function<void(std::uint64_t, std::uint64_t)> progress = {};  ///< layers or tokens: done, all
-  std::function<bool()> stop_requested = {};
   /// Ranks that run the output together, where this process has the directory of one of them; null:
   /// this process runs all of it.
   inference::Comm* ranks = nullptr;
-
-  /// Throws kInterrupted when a stop was asked for: `stopped while {what}`.
-  void check_stop(std::string_view what) const;
 };
 
 /// The built-in prompts: two stories to be continued and some questions, in English and Chinese,

@@ -106,8 +106,8 @@ bool repeats_source(const std::filesystem::path& source, const std::filesystem::
 // however many directories they are compared with.
 class SourceSideFiles {
  public:
-  SourceSideFiles(const formats::Checkpoint& source, check::HashingOptions hashing)
-      : directory_(source.directory()), hashing_(std::move(hashing)) {
+  SourceSideFiles(const formats::Checkpoint& source, std::size_t threads)
+      : directory_(source.directory()), threads_(threads) {
     for (const SideFile& file : source.side_files()) sizes_.emplace(file.path, file.n_bytes);
   }
 
@@ -140,7 +140,7 @@ class SourceSideFiles {
         tell(path, ErrorCode::kMismatch,
              fmt::format("has {} bytes, the source's has {} (copy it from there)", at->second,
                          n_bytes));
-      } else if (check::hash_file(directory / path, hashing_) != hash_of(path)) {
+      } else if (check::hash_file(directory / path, threads_) != hash_of(path)) {
         tell(path, ErrorCode::kMismatch,
              "holds other bytes than the source's (copy it from there)");
       }
@@ -160,11 +160,11 @@ class SourceSideFiles {
   const Hash128& hash_of(const std::string& path) {
     const auto known = hashes_.find(path);
     if (known != hashes_.end()) return known->second;
-    return hashes_.emplace(path, check::hash_file(directory_ / path, hashing_)).first->second;
+    return hashes_.emplace(path, check::hash_file(directory_ / path, threads_)).first->second;
   }
 
   fs::path directory_;
-  check::HashingOptions hashing_;
+  std::size_t threads_;
   std::map<std::string, std::uint64_t> sizes_;
   std::map<std::string, Hash128> hashes_;
 };
@@ -208,8 +208,7 @@ class StructureCheck {
   StructureReport run() {
     own_checks();
     const std::vector<LoadedDirectory> directories = loaded_directories(output_);
-    SourceSideFiles side_files(
-        source_.model, {.threads = options_.threads, .stop_requested = options_.stop_requested});
+    SourceSideFiles side_files(source_.model, options_.threads);
     for (const LoadedDirectory& directory : directories) {
       const std::optional<Manifest> manifest = manifest_of(directory.path);
       // No file next to a single weights file is compared.
@@ -239,12 +238,10 @@ class StructureCheck {
 
   // The faults that show in the output without its source: as `ingot check`.
   void own_checks() {
-    check::CheckResult checked =
-        check::check_directory(opened_, {.family = options_.family,
-                                         .hashes = options_.hashes,
-                                         .threads = options_.threads,
-                                         .ledger = options_.ledger,
-                                         .stop_requested = options_.stop_requested});
+    check::CheckResult checked = check::check_directory(opened_, {.family = options_.family,
+                                                                  .hashes = options_.hashes,
+                                                                  .threads = options_.threads,
+                                                                  .ledger = options_.ledger});
     report_.hashed = checked.n_hashed;
     report_.has_manifest = checked.has_manifest;
     const formats::ConfigMeaning source(source_.model.config().raw);
@@ -346,6 +343,7 @@ class StructureCheck {
                     .compare_replicas = true,
                     .config = options_.config}));
     } catch (const Error& error) {
+      if (error.code() == ErrorCode::kInterrupted) throw;
       found_.add(check::finding_of(error));
     }
     if (model) compare(*model, manifest);
@@ -360,7 +358,7 @@ class StructureCheck {
     compare_activations(source_.model, model, wanted_of(manifest), found_);
     for (const auto& [file, config] : configs_)
       compare_number_formats(source_.model, model, {.config = config, .file = file}, found_);
-    compare_replicas(model, options_.threads, options_.stop_requested, found_);
+    compare_replicas(model, options_.threads, found_);
   }
 
   const ComparedCheckpoint& source_;

@@ -23,7 +23,6 @@ struct StructureOptions {
   std::filesystem::path activation_scales = {};
   check::HashLedger* ledger = nullptr;  ///< ledger of hashes, as check::CheckOptions::ledger
   std::size_t threads = 1;
-  std::function<bool()> stop_requested = {};
 };
 
 /// Faults of the output, and the amount of what was compared.

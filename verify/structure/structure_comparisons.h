@@ -110,6 +110,6 @@ std::uint64_t compare_input_scales(const formats::Checkpoint& output,
 /// differ ("structure.replica"). `output` was opened with shard::SourceOptions::compare_replicas; a
 /// checkpoint that is not joined from slices is not read. kInterrupted when stopped.
 void compare_replicas(const formats::Checkpoint& output, std::size_t threads,
-                      const std::function<bool()>& stop_requested, check::Findings& found);
+                      check::Findings& found);
 
 }  // namespace ingot::verify

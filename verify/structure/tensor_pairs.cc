@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/parallel.h"
+#include "formats/base/stop_scope.h"
 #include "formats/checkpoint/stored_facts.h"
 #include "formats/config/nested_config.h"
 #include "formats/family/cache_scales.h"
@@ -123,14 +124,12 @@ class Pairing {
 // Bytes of the whole, at a time and thread.
 constexpr std::uint64_t kPairBytes = std::uint64_t{4} << 20;
 
-std::optional<Error> read_through(const Checkpoint& output, std::uint32_t stored,
-                                  const std::function<bool()>& stop_requested) {
+std::optional<Error> read_through(const Checkpoint& output, std::uint32_t stored) {
   const formats::StoredTensor& tensor = output.stored()[stored];
   std::vector<std::byte> buffer(
       static_cast<std::size_t>(std::min<std::uint64_t>(kPairBytes, tensor.n_bytes)));
   for (std::uint64_t done = 0; done < tensor.n_bytes;) {
-    if (stop_requested && stop_requested())
-      throw Error(ErrorCode::kInterrupted, "the verification was stopped");
+    StopScope::check();
     const auto piece = std::span(buffer).first(
         static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), tensor.n_bytes - done)));
     try {
@@ -153,8 +152,7 @@ std::uint64_t compare_tensors(const Checkpoint& source, const Checkpoint& output
   return pairing.tensors();
 }
 
-void compare_replicas(const Checkpoint& output, std::size_t threads,
-                      const std::function<bool()>& stop_requested, check::Findings& found) {
+void compare_replicas(const Checkpoint& output, std::size_t threads, check::Findings& found) {
   const auto* joined = dynamic_cast<const shard::JoinedBytes*>(&output.bytes());
   if (joined == nullptr) return;
   std::vector<std::uint32_t> replicated;
@@ -162,9 +160,8 @@ void compare_replicas(const Checkpoint& output, std::size_t threads,
     if (joined->may_have_replicas(i)) replicated.push_back(i);
   }
   std::vector<std::optional<Error>> failures(replicated.size());
-  parallel_for(replicated.size(), std::max<std::size_t>(threads, 1), [&](std::size_t i) {
-    failures[i] = read_through(output, replicated[i], stop_requested);
-  });
+  parallel_for(replicated.size(), std::max<std::size_t>(threads, 1),
+               [&](std::size_t i) { failures[i] = read_through(output, replicated[i]); });
   for (const auto& failure : failures) {
     if (failure) found.error("structure.replica", *failure);
   }

@@ -16,6 +16,7 @@
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/base/stop_scope.h"
 #include "verify/weights/element_row.h"
 #include "verify/weights/weight_pair.h"
 
@@ -203,8 +204,7 @@ class WeightCheck {
     WeightScratch scratch;
     for (std::uint64_t job = next_job_++; job < n_jobs_; job = next_job_++) {
       try {
-        if (options_.stop_requested && options_.stop_requested())
-          throw Error(ErrorCode::kInterrupted, "stopped while comparing weights");
+        StopScope::check();
         compare(job, scratch);
       } catch (...) {
         next_job_ = n_jobs_;  // no thread takes another job

@@ -52,7 +52,6 @@ struct WeightsOptions {
   Wanted wanted = {};              ///< requests to the conversion that made the output
   WeightLedger* ledger = nullptr;  ///< ledger of a comparison shared with other runs, or null
   std::function<void(std::uint64_t, std::uint64_t)> progress = {};  ///< bytes of both sides
-  std::function<bool()> stop_requested = {};
 };
 
 /// One logical tensor, compared.

@@ -231,7 +231,7 @@ TEST_F(ClaimedOutput, RemovedAtAnyPointEndsTheRun) {
     const TempDir directory;
     Conversion conversion(small_v32(), directory / "out");
     std::atomic<int> left = polls;
-    conversion.execute.stop_requested = [&] {
+    conversion.stop_requested = [&] {
       if (--left == 0) std::filesystem::remove_all(directory / "out");
       return false;
     };
@@ -252,7 +252,7 @@ TEST_F(Stop, EndsTheHashingOfSideFiles) {
   add_side_file(dir_ / "in", 512 * kMiB);
   Conversion conversion(dir_ / "in", dir_ / "out");
   std::atomic<int> polls = 0;
-  conversion.execute.stop_requested = [&] { return ++polls >= 50; };
+  conversion.stop_requested = [&] { return ++polls >= 50; };
   expect_error(ErrorCode::kInterrupted, {}, [&] { conversion.run(); });
   // 128 pieces of the side file are hashed in all, and nothing else polls that often before.
   EXPECT_EQ(polls, 50);
@@ -275,10 +275,10 @@ TEST_F(Stop, EndsWhatFollowsTheConversion) {
       conversion.execute.log = [&](const std::string& line) {
         if (line.starts_with(event)) has_come = true;
       };
-      conversion.execute.stop_requested = [&] { return has_come && --left < 0; };
+      conversion.stop_requested = [&] { return has_come && --left < 0; };
       expect_error(ErrorCode::kInterrupted, {}, [&] { conversion.run(); });
       expect_unpublished(dir_ / "out");
-      conversion.execute.stop_requested = nullptr;
+      conversion.stop_requested = nullptr;
       conversion.execute.resume = true;
       conversion.run();
       EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "whole")) << event << more;
@@ -296,7 +296,7 @@ TEST_F(Stop, EndsTheVerificationOfAJournal) {
   conversion.execute.inspect = nullptr;
   conversion.execute.resume = true;
   std::atomic<int> polls = 0;
-  conversion.execute.stop_requested = [&] { return ++polls >= 100; };
+  conversion.stop_requested = [&] { return ++polls >= 100; };
   expect_error(ErrorCode::kInterrupted, {}, [&] { conversion.run(); });
   EXPECT_EQ(polls, 100);
 }
@@ -308,7 +308,7 @@ TEST(Space, IsLookedAtBeforeAnythingIsHashed) {
   Conversion conversion(directory / "in", directory / "out");
   std::atomic<int> polls = 0;
   // Where there is room all the same, no run waits for the hash.
-  conversion.execute.stop_requested = [&] { return ++polls >= 1000; };
+  conversion.stop_requested = [&] { return ++polls >= 1000; };
   expect_error(ErrorCode::kNoSpace, {"needs"}, [&] { conversion.run(); });
   EXPECT_EQ(polls, 0);
   EXPECT_FALSE(std::filesystem::exists(directory / "out"));

@@ -122,7 +122,11 @@ TEST(RepairedLinks, AreNotWrittenByAnotherRun) {
   repair.recipe.choices.dialect = std::string(source.dialect().name);
   repair.recipe.choices.repair = std::make_shared<const RepairFacts>(read_repair_facts(source));
   repair.plan.links = true;
-  ASSERT_TRUE(run_stopped(repair, 50));
+  repair.execute.log = [](const std::string& line) {
+    if (line.starts_with("all tensors durable")) throw Error(ErrorCode::kInterrupted, "here");
+  };
+  expect_error(ErrorCode::kInterrupted, {"here"}, [&] { repair.run(); });
+  repair.execute.log = nullptr;
   Conversion writing = repair;
   writing.plan.links = false;
   writing.execute.resume = true;

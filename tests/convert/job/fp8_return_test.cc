@@ -27,7 +27,7 @@ Conversion to_fp8(const std::filesystem::path& from, const std::filesystem::path
 void take_scales_from(Conversion& conversion, const std::filesystem::path& release) {
   auto& choices = conversion.recipe.choices;
   choices.scales_from = std::make_shared<formats::Checkpoint>(formats::Checkpoint::open(release));
-  choices.scales_from_fingerprint = source_fingerprint(*choices.scales_from, nullptr, {});
+  choices.scales_from_fingerprint = source_fingerprint(*choices.scales_from, nullptr, 1);
 }
 
 formats::Json quantization_config(const std::filesystem::path& directory) {

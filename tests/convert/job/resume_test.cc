@@ -86,7 +86,7 @@ TEST_F(Resume, TakesFurtherAllowancesAndKeepsThem) {
   conversion.execute.resume = true;
   conversion.recipe.allow.add("zero-scale=*");
   // Far enough to have begun.
-  ASSERT_TRUE(run_stopped(conversion, 90));
+  ASSERT_TRUE(run_stopped(conversion, 150));
   conversion.recipe.allow = {};
   conversion.recipe.allow.add("nan-code=lm_head.weight");
   expect_error(ErrorCode::kMismatch,

@@ -219,7 +219,7 @@ TEST(OptionFileChange, BetweenRunsIsRefusedByName) {
     conversion.execute.resume = true;
     const auto journal = OutputPaths(conversion.output).journal;
     for (int polls = 100; !Journal::read(journal) || Journal::read(journal)->items.empty();
-         polls += 10)
+         polls += 5)
       ASSERT_TRUE(run_stopped(conversion, polls));
 
     write_statistics(path, 2);

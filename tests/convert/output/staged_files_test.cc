@@ -42,8 +42,8 @@ TEST_F(Staged, FilesBesideTheWeightsAreMadeAnew) {
   StagedFiles files = staged();
   write_text_file(files.make("a"), "new");
   EXPECT_EQ(mine(), "precious");
-  EXPECT_TRUE(files.share(dir_ / "mine/a", "sub/b", true, [] {}));
-  EXPECT_FALSE(files.share(dir_ / "mine/a", "sub/b", false, [] {}));
+  EXPECT_TRUE(files.share(dir_ / "mine/a", "sub/b", true));
+  EXPECT_FALSE(files.share(dir_ / "mine/a", "sub/b", false));
   write_text_file(files.make("sub/b"), "new");
   EXPECT_EQ(mine(), "precious");
   files.drop_but({"a"});

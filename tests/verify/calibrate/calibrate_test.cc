@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "formats/base/stop_scope.h"
 #include "inference/model/attention/attention.h"
 #include "tests/inference/model/runner.h"
 #include "tests/support/expect_error.h"
@@ -387,19 +388,19 @@ TEST_F(BadCalibration, SaysHowMuchMemoryWouldBeEnough) {
 
 TEST_F(BadCalibration, StopsInsideALayer) {
   int left = 20;
+  const StopScope stop([&] { return --left < 0; }, "it ran");
   refuse(ErrorCode::kInterrupted, {"stopped"}, random_documents({5}),
-         {.progress = [](std::uint64_t, std::uint64_t) { FAIL() << "a layer was finished"; },
-          .stop_requested = [&] { return --left < 0; }});
+         {.progress = [](std::uint64_t, std::uint64_t) { FAIL() << "a layer was finished"; }});
 }
 
 TEST_F(BadCalibration, CountsOfTokensStopInsideALayer) {
   int left = 20;
   const RunOptions options = {
-      .progress = [](std::uint64_t, std::uint64_t) { FAIL() << "a layer was finished"; },
-      .stop_requested = [&] { return --left < 0; }};
-  expect_error(ErrorCode::kInterrupted, {"stopped"}, [&] {
-    count_expert_loads(shard::open_source(tiny_v32()), random_documents({5}), options);
-  });
+      .progress = [](std::uint64_t, std::uint64_t) { FAIL() << "a layer was finished"; }};
+  const formats::Checkpoint source = shard::open_source(tiny_v32());
+  const StopScope stop([&] { return --left < 0; }, "it ran");
+  expect_error(ErrorCode::kInterrupted, {"stopped"},
+               [&] { count_expert_loads(source, random_documents({5}), options); });
 }
 
 TEST_F(BadCalibration, ReplacesNoFile) {

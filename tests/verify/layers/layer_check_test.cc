@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/base/stop_scope.h"
 #include "inference/base/matrix.h"
 #include "tests/inference/model/edited_copy.h"
 #include "tests/support/expect_error.h"
@@ -161,7 +162,7 @@ TEST(LayerCheck, StopsInsideALayer) {
   verify::RunOptions options = exact_layers();
   int left = 30;
   options.progress = [](std::uint64_t, std::uint64_t) { FAIL() << "a layer was finished"; };
-  options.stop_requested = [&] { return --left < 0; };
+  const StopScope stop([&] { return --left < 0; }, "it ran");
   expect_error(ErrorCode::kInterrupted, {"stopped"}, [&] {
     verify::compare_layers(example.model, example.model, example.few_prompts(), options);
   });
@@ -175,7 +176,7 @@ TEST(LayerCheck, StopsBetweenLayers) {
     passed = n;
     EXPECT_EQ(all, 6U);
   };
-  options.stop_requested = [&] { return passed == 2; };
+  const StopScope stop([&] { return passed == 2; }, "it ran");
   expect_error(ErrorCode::kInterrupted, {"stopped"}, [&] {
     verify::compare_layers(example.model, example.model, example.few_prompts(), options);
   });

@@ -142,7 +142,7 @@ TEST_P(TurnedStacks, AreTheModelOfTheRelease) {
   EXPECT_TRUE(passes(release, directory / "copy", {kStructure, kWeights, kLayers}));
   EXPECT_TRUE(passes(turned, directory / "int8", {kStructure, kWeights}));
   for (const check::Finding& finding :
-       check::check_is_source_of(turned, directory / "int8", {}).findings)
+       check::check_is_source_of(turned, directory / "int8").findings)
     EXPECT_EQ(finding.severity, check::Severity::kWarning) << finding.message;
   std::set<std::string> rules;
   for (const check::Finding& finding : check::check_checkpoint(turned, {}).findings) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "engines/verdicts.h"
+#include "formats/base/stop_scope.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "shard/join/source.h"
@@ -122,7 +123,8 @@ TEST(PaddedStructure, MayWidenButNotNarrow) {
 
 TEST_F(SlicedStructure, StopsWhenAsked) {
   try {
-    (void)check({.hashes = false, .stop_requested = [] { return true; }});
+    const StopScope stop([] { return true; }, "it was checked");
+    (void)check({.hashes = false});
     FAIL() << "was not stopped";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInterrupted);

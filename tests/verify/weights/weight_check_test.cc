@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "formats/base/stop_scope.h"
 #include "formats/container/bfloat16.h"
 #include "formats/container/float8.h"
 #include "tests/convert/targets.h"
@@ -298,9 +299,11 @@ TEST(WeightCheck, RefusesRowsBeyondTheMemoryLimit) {
 
 TEST(WeightCheck, StopsWhenAsked) {
   int polls = 0;
+  bool has_begun = false;
+  const StopScope stop([&] { return has_begun && ++polls == 2; }, "it ran");
   expect_error(ErrorCode::kInterrupted, {"stopped"}, [&] {
     compare({f32("a", {1}, {1}), f32("b", {1}, {1})}, {f32("a", {1}, {1}), f32("b", {1}, {1})},
-            {.stop_requested = [&] { return ++polls == 2; }});
+            {.progress = [&](std::uint64_t, std::uint64_t) { has_begun = true; }});
   });
   EXPECT_EQ(polls, 2);
 }
