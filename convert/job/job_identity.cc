@@ -24,70 +24,54 @@ using formats::Json;
 
 namespace {
 
-// From the words of an option to its value, as given; empty where it is not given.
-using OptionTexts = std::map<std::string, std::string>;
-
 constexpr std::string_view kRecordRemedy =
     "it was changed, or is another version's: start again with --force";
 
-// The options that an identity keeps, default rules apart: those follow from the others.
-OptionTexts said_options(const Json& identity) {
-  OptionTexts said;
-  const auto put = [&](std::string_view key, const Json& value) {
-    if (key.ends_with("_filled")) return;
-    if (key == "shards") key = "max-shard-size";
-    if (key == "stages") key = "pp-layers";
-    std::string name = fmt::format("--{}", key);
+// The settings that an identity keeps, by name; those that were not given are empty.
+std::map<std::string, std::string> kept_settings(const Json& identity) {
+  Json settings = settings_of(identity.at("recipe"));
+  const Json& shards = formats::json_member(identity, "shards");
+  settings["max-shard-size"] = shards == "keep-files" ? Json() : shards;
+  for (const char* name : {"family", "align", "links"})
+    settings[name] = formats::json_member(identity, name);
+  settings["family-file"] = formats::json_member(identity, "family_file");
+  for (const auto& [key, value] : formats::json_member(identity, "slicing").items()) {
+    std::string name = key == "stages" ? "pp-layers" : key;
     std::ranges::replace(name, '_', '-');
-    std::string& text = said[name];
-    if (value.is_null() || value == "keep-files") return;
-    if (!text.empty()) text += ' ';
-    text += value.is_string() ? value.get<std::string>() : value.dump();
+    settings[name] = value;
+  }
+  std::map<std::string, std::string> texts;
+  const auto text_of = [](const Json& value) {
+    return value.is_null() ? "" : value.is_string() ? value.get<std::string>() : value.dump();
   };
-  const Json& recipe = identity.at("recipe");
-  for (const char* key : {"to", "mtp"}) put(key, recipe.at(key));
-  for (const auto& [key, value] : recipe.at("choices").items()) put(key, value);
-  for (const Json& rule : recipe.at("rules")) {
-    const std::string_view origin = rule.at("origin").get_ref<const std::string&>();
-    if (!origin.starts_with("--")) continue;
-    put(origin.substr(2), fmt::format("{}={}", rule.at("match").get<std::string>(),
-                                      rule.at("scheme").get<std::string>()));
+  for (const auto& [name, value] : settings.items()) {
+    const bool is_list = name == "rule" || name == "recipe" || name == "allow";
+    texts[name] = is_list ? fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), " "))
+                          : text_of(value);
   }
-  put("allow", {});
-  for (const auto& [kind, patterns] : recipe.at("allow").items()) {
-    for (const Json& pattern : patterns)
-      put("allow", fmt::format("{}={}", kind, pattern.get<std::string>()));
-  }
-  for (const char* key : {"family", "shards", "align", "links", "family_file"})
-    put(key, formats::json_member(identity, key));
-  for (const auto& [key, value] : formats::json_member(identity, "slicing").items())
-    put(key, value);
-  return said;
+  return texts;
 }
 
 // `--to int8 (now bf16), --mtp drop (now not given), --importance (its files have changed)`.
-// `is_open`: options that the present command leaves out are decided by the source, but for rules.
-std::string differing_options(const Json& earlier, const Json& now, bool is_open = false) {
-  OptionTexts before = said_options(earlier), after = said_options(now);
-  if (is_open) std::erase_if(after, [](const auto& option) { return option.second.empty(); });
-  for (const auto& [name, text] : before) {
-    if (!is_open || name == "--rule") after.try_emplace(name);
-  }
-  // Decided by --to where it is not given.
-  if (before["--to"] != (after.contains("--to") ? after["--to"] : "")) after.erase("--mtp");
+// `is_open`: settings that the present command leaves out are decided by the source, but for rules.
+std::string differing_settings(const Json& earlier, const Json& now, bool is_open = false) {
+  auto before = kept_settings(earlier), after = kept_settings(now);
   std::vector<std::string> changes;
+  for (const auto& [name, was] : before) after.try_emplace(name);
+  // Decided by --to where it is not given.
+  if (before["to"] != after["to"]) after.erase("mtp");
   for (const auto& [name, is] : after) {
     const std::string& was = before[name];
-    if (was == is) continue;
+    if (was == is || (is_open && is.empty() && name != "rule")) continue;
     // The value identifies the content of a file, which means nothing to a reader.
-    const bool is_file = name == "--family-file" || name == "--activation-scales" ||
-                         name == "--importance" || name == "--scales-from";
+    const bool is_file = name == "family-file" || name == "activation-scales" ||
+                         name == "importance" || name == "scales-from";
     const auto shown = [&](const std::string& value) {
       return value.empty() ? "not given" : is_file ? "given" : value;
     };
     changes.push_back(is_file && !was.empty() && !is.empty()
-                          ? fmt::format("{} (its files have changed)", name)
-                          : fmt::format("{} {} (now {})", name, shown(was), shown(is)));
+                          ? fmt::format("--{} (its files have changed)", name)
+                          : fmt::format("--{} {} (now {})", name, shown(was), shown(is)));
   }
   return fmt::format("{}", fmt::join(changes, ", "));
 }
@@ -168,7 +152,7 @@ void require_same_options(const Json& earlier, const Json& now, bool may_allow_m
     before["recipe"]["allow"] = now.at("recipe").at("allow");
   before["source"] = after["source"] = nullptr;
   if (before == after) return;
-  const std::string list = differing_options(before, after);
+  const std::string list = differing_settings(before, after);
   if (list.empty()) refuse("its plan differs");
   refuse(fmt::format("it was begun with other options: {}{}", list,
                      list.find("--allow ") == std::string::npos
@@ -311,7 +295,7 @@ bool is_finished_of_deleted(const std::filesystem::path& source,
     const Json earlier = finished_identity(*manifest);
     Json now = said_identity(recipe, options);
     now["family"] = earlier.at("family");
-    if (const std::string list = differing_options(earlier, now, true); !list.empty())
+    if (const std::string list = differing_settings(earlier, now, true); !list.empty())
       refuse("it was begun with other options: " + list);
     return true;
   });

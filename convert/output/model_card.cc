@@ -97,21 +97,6 @@ std::string front_matter(const Plan& plan) {
   return text + "---\n";
 }
 
-// Without defaults, and without hashes of files, which mean nothing to a reader.
-void add_choice(const std::string& key, const Json& value, std::vector<std::string>& words) {
-  if (key.ends_with("_filled") || value.is_null()) return;
-  std::string name = "--" + key;
-  std::ranges::replace(name, '_', '-');
-  words.push_back(std::move(name));
-  if (value == true) return;
-  if (key == "scales_from" || key == "activation_scales" || key == "importance") {
-    words.emplace_back(key == "scales_from" ? "DIR" : "FILE");
-  } else {
-    words.push_back(engines::shell_word(
-        printable(value.is_string() ? value.get<std::string>() : value.dump())));
-  }
-}
-
 // A row for each pair of schemes: tensors, roles, bytes in the output.
 std::string changes_table(const Plan& plan) {
   struct Row {
@@ -197,27 +182,21 @@ bool has_model_card(const Plan& plan) {
 }
 
 std::string recipe_command(const Recipe& recipe, std::string_view source) {
-  std::vector<std::string> words = {"ingot", "convert", std::string(source), "OUT"};
-  const Json whole = recipe.to_json(), none = Recipe().to_json();
-  for (const char* key : {"to", "mtp"}) add_choice(key, whole.at(key), words);
-  for (const auto& [key, value] : whole.at("choices").items()) {
-    if (value != formats::json_member(none.at("choices"), key)) add_choice(key, value, words);
+  const Json none = settings_of(Recipe().to_json());
+  Json settings = settings_of(recipe.to_json()), shown = Json::object();
+  Json& rules = settings["rule"];
+  for (const Json& rule : settings["recipe"]) rules.push_back(rule);
+  const std::size_t n_rules = rules.size();
+  if (n_rules > kMaxCardRules) rules.erase(rules.begin() + kMaxCardRules, rules.end());
+  // Hashes of files mean nothing to a reader, and defaults change nothing.
+  for (const auto& [name, value] : settings.items()) {
+    const bool is_folder = name == "scales-from";
+    const bool is_file = name == "activation-scales" || name == "importance";
+    if (name != "recipe" && value != formats::json_member(none, name))
+      shown[name] = is_folder ? Json("DIR") : is_file ? Json("FILE") : value;
   }
-  std::size_t n_rules = 0;
-  for (const Json& rule : whole.at("rules")) {
-    if (formats::text_at(rule, "origin") == "default" || ++n_rules > kMaxCardRules) continue;
-    words.emplace_back("--rule");
-    words.push_back(engines::shell_word(printable(fmt::format(
-        "{}={}", rule.at("match").get<std::string>(), rule.at("scheme").get<std::string>()))));
-  }
-  for (const auto& [kind, patterns] : whole.at("allow").items()) {
-    for (const Json& pattern : patterns) {
-      words.emplace_back("--allow");
-      words.push_back(
-          engines::shell_word(printable(fmt::format("{}={}", kind, pattern.get<std::string>()))));
-    }
-  }
-  std::string text = fmt::format("{}", fmt::join(words, " "));
+  std::string text = fmt::format("ingot convert {} OUT{}{}", source, shown.empty() ? "" : " ",
+                                 printable(typed(shown)));
   if (n_rules > kMaxCardRules)
     text += fmt::format("  # and {} more rules", n_rules - kMaxCardRules);
   return text;

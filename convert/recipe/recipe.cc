@@ -265,6 +265,30 @@ Json Recipe::to_json() const {
   return json;
 }
 
+Json settings_of(const Json& recipe) {
+  Json settings = {{"to", recipe.at("to")}, {"mtp", recipe.at("mtp")}};
+  for (const auto& [key, value] : recipe.at("choices").items()) {
+    std::string name = key;
+    std::ranges::replace(name, '_', '-');
+    if (!name.ends_with("-filled")) settings[name] = value;
+  }
+  // Rules by default follow from the other options.
+  for (const RuleOrigin origin : {RuleOrigin::kRule, RuleOrigin::kRecipe}) {
+    Json& rules = settings[std::string(origin_name(origin).substr(2))] = Json::array();
+    for (const Json& rule : recipe.at("rules")) {
+      if (rule.at("origin") == origin_name(origin))
+        rules.push_back(fmt::format("{}={}", rule.at("match").get<std::string>(),
+                                    rule.at("scheme").get<std::string>()));
+    }
+  }
+  Json& allow = settings["allow"] = Json::array();
+  for (const auto& [kind, patterns] : recipe.at("allow").items()) {
+    for (const Json& pattern : patterns)
+      allow.push_back(fmt::format("{}={}", kind, pattern.get<std::string>()));
+  }
+  return settings;
+}
+
 Rule parse_rule(std::string_view text) {
   const std::size_t equals = text.rfind('=');
   if (equals == std::string_view::npos)

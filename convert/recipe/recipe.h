@@ -134,6 +134,10 @@ struct Recipe {
   [[nodiscard]] formats::Json to_json() const;
 };
 
+/// The options that a recipe was made of, as settings of a run: from their names to their values,
+/// or to a list of them; null or empty where one was not given. `recipe` is as to_json() has it.
+formats::Json settings_of(const formats::Json& recipe);
+
 /// `SELECTOR=SCHEME`, split at the last '='. Throws kInvalidArgument.
 Rule parse_rule(std::string_view text);
 /// A rule from its two halves.
