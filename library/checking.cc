@@ -21,6 +21,7 @@ using check::Severity;
 using formats::Json;
 
 void declare_check_options(FlagTable& table, CheckOptions& options) {
+  options.threads = 0;
   table.add(FlagGroup::kCommon,
             {{"--deep", &options.deep,
               "read every tensor, FP8 weights for NaN codes, and tell the rates of reading"},
@@ -52,10 +53,12 @@ void declare_check_options(FlagTable& table, CheckOptions& options) {
 namespace {
 
 // Under --family auto the checkpoint is judged as the family that is proposed for it.
-CheckOptions with_family(CheckOptions options) {
+CheckOptions settled(CheckOptions options) {
+  options.threads = threads_of(options.threads);
+  options.hashes = !options.no_hashes;
   if (options.family != kAutoFamily) return options;
   const formats::Checkpoint source = shard::open_source(
-      options.directory, {.open = {.family = "generic", .threads = threads_of(options.threads)},
+      options.directory, {.open = {.family = "generic", .threads = options.threads},
                           .may_be_file = true,
                           .config = options.config});
   const std::string yaml = proposed_family(source, {}).yaml;
@@ -75,7 +78,7 @@ bool loads_when_repaired(const CheckOptions& options, const engines::EngineRow& 
     recipe.choices.repair =
         std::make_shared<const convert::RepairFacts>(convert::read_repair_facts(source));
     const convert::Plan plan = convert::plan_conversion(source, std::move(recipe), {});
-    const convert::Loadable repaired = convert::require_loadable(plan, threads_of(options.threads));
+    const convert::Loadable repaired = convert::require_loadable(plan, options.threads);
     return std::ranges::any_of(repaired.engines, [&](const engines::EngineVerdict& verdict) {
       return verdict.engine->engine == engine.engine && verdict.loads;
     });
@@ -110,18 +113,16 @@ std::vector<std::string> options_of_slices(const check::Opened& opened,
 }
 
 // Judges by headers, JSON and small scales if the engine loads the checkpoint as it is meant.
-Checked check_engine(const CheckOptions& options) {
+Checked check_engine(CheckOptions options) {
+  options.most_bytes = check::kSmallBytes;
+  options.manifest = false;
   Checked checked;
   checked.engine = &engines::engine_of(options.engine);
   const check::Opened opened = check::open_found(
       options.directory,
-      {.family = options.family, .threads = threads_of(options.threads), .config = options.config});
+      {.family = options.family, .threads = options.threads, .config = options.config});
   std::vector<std::string> of_slices = options_of_slices(opened, *checked.engine);
-  checked.result = check::check_directory(opened, {.family = options.family,
-                                                   .most_bytes = check::kSmallBytes,
-                                                   .manifest = false,
-                                                   .threads = threads_of(options.threads),
-                                                   .tensor_parallel = options.tensor_parallel});
+  checked.result = check::check_directory(opened, options);
   std::vector<check::Finding> all = std::exchange(checked.result.findings, {});
   checked.result.findings = check::findings_for(checked.engine->engine, all);
   // A fault that keeps it from opening is already a finding.
@@ -179,28 +180,22 @@ Json module_row(const engines::BelievedModules& row) {
 }
 
 Checked run_check(const CheckOptions& asked) {
-  const CheckOptions options = with_family(asked);
+  const CheckOptions options = settled(asked);
   if (!options.engine.empty()) return check_engine(options);
-  const std::size_t threads = threads_of(options.threads);
   if (!options.source_of.empty()) {
-    return {.result = check::check_is_source_of(options.directory, options.source_of, threads)};
+    return {.result =
+                check::check_is_source_of(options.directory, options.source_of, options.threads)};
   }
   Checked checked;
   std::optional<Error> unread;
   try {
     // Before anything else has read the files into memory.
-    if (options.deep) checked.rates = check::measure_reading(options.directory, threads);
+    if (options.deep) checked.rates = check::measure_reading(options.directory, options.threads);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kInterrupted) throw;
     unread = error;
   }
-  checked.result = check::check_directory(options.directory,
-                                          {.family = options.family,
-                                           .deep = options.deep,
-                                           .hashes = !options.no_hashes,
-                                           .threads = threads,
-                                           .tensor_parallel = options.tensor_parallel},
-                                          options.config);
+  checked.result = check::check_directory(options.directory, options, options.config);
   // The rules name the tensors that they could not read.
   if (unread && checked.count(Severity::kError) == 0)
     checked.result.findings.push_back(check::finding_of(*unread));

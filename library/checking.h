@@ -16,11 +16,10 @@
 
 namespace ingot::library {
 
-struct CheckOptions {
-  std::string directory, source_of, family, config, engine;
-  std::size_t threads = 0;
-  std::uint64_t tensor_parallel = 1;
-  bool deep = false, no_hashes = false;
+/// Options of a check, as said; threads: 0 for every processor.
+struct CheckOptions : check::CheckOptions {
+  std::string directory, source_of, config, engine;
+  bool no_hashes = false;
 };
 void declare_check_options(FlagTable& table, CheckOptions& options);
 

@@ -134,7 +134,7 @@ std::string rates_text(const check::ReadingRates& rates) {
                      rate(rates.cold_seconds), rate(rates.hot_seconds));
 }
 
-int run_check(const CheckFlags& flags) {
+int run_check_command(const CheckFlags& flags) {
   const StopScope stop = stop_at_signals("the checkpoint was checked");
   const library::Checked checked = library::run_check(flags);
   const bool is_of_engine = checked.engine != nullptr;
@@ -170,7 +170,7 @@ std::function<int()> declare_check(FlagTable& table) {
       "Exit code 2 when a finding is an error, 0 when there are only warnings or none. With "
       "--engine "
       "1 if it would\nload wrongly, or not at all.";
-  return [flags] { return run_check(*flags); };
+  return [flags] { return run_check_command(*flags); };
 }
 
 }  // namespace ingot::cli
