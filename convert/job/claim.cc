@@ -9,18 +9,18 @@
 // of one kernel: the system gives it back with the process. Elsewhere a lease decides: the run
 // touches its claim every few seconds, and a claim is dead when it is older than a file that is
 // made next to it now (both times are the file system's), or when it was watched for as long
-// without a change. Who takes over a dead claim of another host makes another file, by a new name
-// or by removing the old one first; a run that was only asleep finds that its file is not the one
-// at the path, and stops before it notes or publishes anything (require_held). What it wrote until
-// then are the same bytes, since bytes depend only on the source and the options.
+// without a change. Runs are numbered, those of the whole and those of each part: who takes over a
+// dead claim makes the claim of the next number, which only one process can (O_EXCL). A run that
+// was only asleep finds that there is a later one, or that its own claim has gone, and stops before
+// it notes or publishes anything (require_held). What it wrote until then are the same bytes, since
+// bytes depend only on the source and the options.
 //
 // Rejected: a lock without a lease (many network file systems have none, or none between hosts); a
 // process id (says nothing on another host, and is given again); times by the clock of a host (they
 // differ by minutes); a server (one more thing to run, and to fail).
 //
 // The cost: a touch every few seconds, and up to the length of a lease before a run that was killed
-// on another host is replaced. Where the file system has no locks, the claim of a killed run of the
-// whole output is removed by hand.
+// on another host, or on a file system without locks, is replaced.
 
 #include "convert/job/claim.h"
 
@@ -38,7 +38,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "convert/job/part_files.h"
+#include "convert/job/run_files.h"
 #include "formats/base/error.h"
 #include "formats/files/folder.h"
 #include "formats/json/json.h"
@@ -55,6 +55,8 @@ constexpr std::uint64_t kMaxClaimBytes = std::uint64_t{1} << 16;
 // Folders that another run removes while we make them; a claim that it has not written yet.
 constexpr int kAttempts = 100;
 constexpr std::chrono::milliseconds kPause{10};
+// A run writes its name into its claim within that time.
+constexpr std::chrono::milliseconds kUnnamed{1000};
 
 std::string text_of(const RunName& run, bool is_locked) {
   const Json json = {{"host", run.host},       {"boot", run.boot},    {"pid", run.pid},
@@ -94,34 +96,23 @@ bool says_locked(const fs::path& path) {
   }
 }
 
-std::optional<RunName> read_claim_soon(const fs::path& path) {
-  std::optional<RunName> run = read_claim(path);
-  for (int i = 0; !run && i < kAttempts && fs::exists(path); ++i) {
-    std::this_thread::sleep_for(kPause);
-    run = read_claim(path);
-  }
-  return run;
-}
-
 std::string name_of(const std::optional<RunName>& run) {
   if (!run) return "it has not written its name";
   return fmt::format("process {} on {}, started {}: {}", run->pid, run->host, run->started,
                      run->command);
 }
 
-[[noreturn]] void refuse(const fs::path& output, const std::optional<RunName>& other) {
-  throw Error(ErrorCode::kExists,
-              "another run is writing here ({}); wait for it, stop it, or choose another output",
-              name_of(other))
-      .in_file(output.string());
-}
-
-[[noreturn]] void refuse_unprovable(const fs::path& output, const fs::path& claim,
-                                    std::string_view why) {
-  throw Error(ErrorCode::kExists,
-              "another run may be writing here ({}); {}. If it has ended, remove {} and run again",
-              name_of(read_claim(claim)), why, claim.string())
-      .in_file(output.string());
+// `claim`: that of a run that is, or may be, at work.
+[[noreturn]] void refuse(const OutputPaths& paths, const RunFile& claim) {
+  const std::string name = name_of(read_claim(claim.path));
+  const std::string fact =
+      claim.part ? fmt::format("part {} is at work ({}); wait for it, or stop it",
+                               text_of(*claim.part), name)
+                 : fmt::format(
+                       "another run is writing here ({}); wait for it, stop it, or choose "
+                       "another output",
+                       name);
+  throw Error(ErrorCode::kExists, "{}", fact).in_file(paths.output.string());
 }
 
 void make_folders(const fs::path& path) {
@@ -185,8 +176,8 @@ LockState lock_state(const fs::path& claim) {
 
 enum class Life : std::uint8_t { kDead, kAlive, kUnknown };
 
-// The state of the run that has a part's claim, as far as it shows at once. `renewed`: when it last
-// showed that it is alive, by the file system.
+// The state of the run that has a claim, as far as it shows at once. `renewed`: when it last showed
+// that it is alive, by the file system.
 Life life_of(const fs::path& claim, const RunName& run, const Renewal& renewal,
              std::int64_t& renewed) {
   // Opened again: a network file system asks its server then.
@@ -200,7 +191,9 @@ Life life_of(const fs::path& claim, const RunName& run, const Renewal& renewal,
     if (state == LockState::kLocked && says_locked(claim)) return Life::kDead;
   }
   const std::chrono::nanoseconds age(file_system_now(claim.parent_path()) - renewed);
-  return age > renewal.dead ? Life::kDead : Life::kUnknown;
+  // A claim without a name was cut by a crash, or is written just now.
+  return age > (other ? renewal.dead : std::min(renewal.dead, kUnnamed)) ? Life::kDead
+                                                                         : Life::kUnknown;
 }
 
 // Waits until it is known. A claim that is not renewed while we look on for as long is dead too,
@@ -226,75 +219,35 @@ bool is_alive(const fs::path& claim, const RunName& run, const Renewal& renewal)
   }
 }
 
-[[noreturn]] void refuse_part(const OutputPaths& paths, const PartFile& claim) {
-  throw Error(ErrorCode::kExists, "part {} is at work ({}); wait for it, or stop it",
-              text_of(claim.part), name_of(read_claim(claim.path)))
-      .in_file(paths.output.string());
-}
-
-// Returns the claim of the last run of a part that has one; nullopt: the part has no claim.
-std::optional<PartFile> last_claim(const OutputPaths& paths, const JobPart& part) {
-  std::optional<PartFile> last;
-  for (PartFile& claim : part_files(paths, kClaimSuffix)) {
-    if (claim.part == part) last = std::move(claim);
-  }
-  return last;
-}
-
-// One above every run that this part has had.
-std::uint32_t next_run(const OutputPaths& paths, const JobPart& part) {
+// One above every run that the whole, or this part, has had.
+std::uint32_t next_run(const OutputPaths& paths, const std::optional<JobPart>& part) {
   std::uint32_t last = 0;
   for (const std::string_view suffix : {kClaimSuffix, kJournalSuffix}) {
-    for (const PartFile& file : part_files(paths, suffix)) {
+    for (const RunFile& file : run_files(paths, suffix)) {
       if (file.part == part) last = std::max(last, file.run);
     }
   }
   return last + 1;
 }
 
-// Throws when a part that `is_against` this run is at work; claims of dead ones are removed, so
-// that a run that was asleep finds that it has lost its own.
-void require_no_part(const OutputPaths& paths, const RunName& run, const Renewal& renewal,
-                     const std::function<bool(const JobPart&)>& is_against) {
-  for (const PartFile& claim : part_files(paths, kClaimSuffix)) {
-    if (!is_against(claim.part)) continue;
-    if (is_alive(claim.path, run, renewal)) refuse_part(paths, claim);
+// Throws when a run is at work that may not be next to this one: parts of one division may, and all
+// others exclude one another. Claims of dead ones are removed, so that a run that was asleep finds
+// that it has lost its own.
+void require_alone(const OutputPaths& paths, const RunName& run, const std::optional<JobPart>& part,
+                   const Renewal& renewal) {
+  for (const RunFile& claim : run_files(paths, kClaimSuffix)) {
+    if (claim.part == part || (claim.part && part && claim.part->n == part->n)) continue;
+    if (is_alive(claim.path, run, renewal)) refuse(paths, claim);
     std::error_code ignored;
     fs::remove(claim.path, ignored);
   }
-}
-
-// Throws when the run of another host that has the claim of the whole is at work.
-void require_dead_elsewhere(const OutputPaths& paths, const RunName& run, const Renewal& renewal) {
-  if (is_alive(paths.claim, run, renewal)) refuse(paths.output, read_claim(paths.claim));
-}
-
-// Throws when a run of the whole output is at work, or may be.
-void require_no_whole(const OutputPaths& paths, const RunName& run, const Renewal& renewal) {
-  const std::optional<RunName> other = read_claim_soon(paths.claim);
-  try {
-    const LockState state = lock_state(paths.claim);
-    if (state == LockState::kHeldElsewhere) refuse(paths.output, other);
-    if (state == LockState::kLocked && other && other->boot == run.boot) return;
-    if (state == LockState::kLocked && other) {
-      require_dead_elsewhere(paths, run, renewal);
-      // A join that was only asleep finds that it has lost its claim.
-      std::error_code ignored;
-      fs::remove(paths.claim, ignored);
-      return;
-    }
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kNotFound) return;
-    throw;
-  }
-  refuse_unprovable(paths.output, paths.claim,
-                    "its host is another, or this file system has no locks (flock)");
 }
 
 }  // namespace
 
 Claim::Claim(Claim&& other) noexcept
     : paths_(std::move(other.paths_)),
+      part_(other.part_),
       path_(std::move(other.path_)),
       journal_(std::move(other.journal_)),
       next_(std::move(other.next_)),
@@ -306,36 +259,36 @@ Claim::Claim(Claim&& other) noexcept
 }
 
 Claim Claim::take(const OutputPaths& paths, const RunName& run, const Renewal& renewal) {
-  Claim claim(paths);
+  return take_as(paths, run, std::nullopt, true, renewal);
+}
+
+Claim Claim::take_part(const OutputPaths& paths, const RunName& run, const JobPart& part,
+                       bool resume, const Renewal& renewal) {
+  return take_as(paths, run, part, resume, renewal);
+}
+
+Claim Claim::take_as(const OutputPaths& paths, const RunName& run,
+                     const std::optional<JobPart>& part, bool resume, const Renewal& renewal) {
+  Claim claim(paths, part);
   for (int i = 0; i < kAttempts; ++i) {
-    if (!claim.try_take(run, renewal)) continue;
-    require_no_part(paths, run, renewal, [](const JobPart&) { return true; });
+    if (!claim.try_take(run, resume, renewal)) continue;
+    // Ours is there before we look for others: of two that begin at once, one sees the other.
+    require_alone(paths, run, part, renewal);
     return claim;
   }
   throw Error(ErrorCode::kExists, "other runs start and end here all the time (run again)")
       .in_file(paths.output.string());
 }
 
-Claim Claim::take_part(const OutputPaths& paths, const RunName& run, const JobPart& part,
-                       bool resume, const Renewal& renewal) {
-  Claim claim(paths);
-  for (int i = 0; i < kAttempts; ++i) {
-    if (!claim.try_take_part(run, part, resume, renewal)) continue;
-    // Ours is there before we look for others: of two that begin at once, one sees the other.
-    require_no_whole(paths, run, renewal);
-    require_no_part(paths, run, renewal, [&](const JobPart& other) { return other.n != part.n; });
-    return claim;
-  }
-  throw Error(ErrorCode::kExists, "other runs of this part start and end all the time (run again)")
-      .in_file(paths.output.string());
-}
-
 // False when another run has begun or ended meanwhile.
-bool Claim::try_take_part(const RunName& run, const JobPart& part, bool resume,
-                          const Renewal& renewal) {
+bool Claim::try_take(const RunName& run, bool resume, const Renewal& renewal) {
+  require_own_folders(paths_);
   // The number before the look: of two that find the same dead claim, one can make the next.
-  const std::uint32_t number = next_run(paths_, part);
-  const std::optional<PartFile> last = last_claim(paths_, part);
+  const std::uint32_t number = next_run(paths_, part_);
+  std::optional<RunFile> last;
+  for (RunFile& claim : run_files(paths_, kClaimSuffix)) {
+    if (claim.part == part_) last = std::move(claim);
+  }
   if (last && last->run >= number) return false;
   if (last) {
     // Without --resume a part that may still be at work is not taken.
@@ -343,11 +296,11 @@ bool Claim::try_take_part(const RunName& run, const JobPart& part, bool resume,
     const bool may_live = resume ? is_alive(last->path, run, renewal)
                                  : fs::exists(last->path) &&
                                        life_of(last->path, run, renewal, renewed) != Life::kDead;
-    if (may_live) refuse_part(paths_, *last);
+    if (may_live) refuse(paths_, *last);
     if (!resume && fs::exists(last->path)) {
       throw Error(ErrorCode::kExists,
                   "part {} was left by a run that has ended ({}); --resume takes it over",
-                  text_of(part), name_of(read_claim(last->path)))
+                  text_of(*part_), name_of(read_claim(last->path)))
           .in_file(paths_.output.string());
     }
   }
@@ -357,75 +310,38 @@ bool Claim::try_take_part(const RunName& run, const JobPart& part, bool resume,
     if (!fs::exists(parent)) make_folders(parent);
     const Fd lock = lock_parent(parent);
     if (make_folder(paths_.output)) made_output_ = true;
-    const Folder parts =
-        Folder::open(paths_.output).make(paths_.parts.lexically_relative(paths_.output));
-    path_ = part_file(paths_, part, number, kClaimSuffix);
-    file = parts.create(path_.filename(), O_RDWR);
+    const Folder output = Folder::open(paths_.output);
+    if (part_) (void)output.make(paths_.parts.lexically_relative(paths_.output));
+    const Folder claims = output.make(paths_.claims.lexically_relative(paths_.output));
+    path_ = run_file(paths_, part_, number, kClaimSuffix);
+    file = claims.create(path_.filename(), O_RDWR);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kNotFound) return false;
     throw;
   }
   if (!file.valid()) return false;
-  // Another run began, ended and gave its claim back after we had looked for the number.
-  if (fs::exists(part_file(paths_, part, number, kJournalSuffix))) {
-    std::error_code ignored;
-    fs::remove(path_, ignored);
-    return false;
+  if (part_) {
+    journal_ = run_file(paths_, part_, number, kJournalSuffix);
+    // Another run began, ended and gave its claim back after we had looked for the number.
+    if (fs::exists(journal_)) {
+      std::error_code ignored;
+      fs::remove(path_, ignored);
+      return false;
+    }
   }
-  journal_ = part_file(paths_, part, number, kJournalSuffix);
-  next_ = part_file(paths_, part, number + 1, kClaimSuffix);
-  // On the same kernel the lock proves at once that this run is alive.
-  const LockState state = file.try_lock();
+  next_ = run_file(paths_, part_, number + 1, kClaimSuffix);
+  // On the same kernel the lock proves at once that this run is alive. Others hold it for a moment
+  // to look at it.
+  LockState state = file.try_lock();
+  for (int i = 0; i < kAttempts && state == LockState::kHeldElsewhere; ++i) {
+    std::this_thread::sleep_for(kPause);
+    state = file.try_lock();
+  }
   hold(std::move(file), state, run, renewal);
   if (last) {
     std::error_code ignored;
     fs::remove(last->path, ignored);
   }
-  return true;
-}
-
-// False when the run that had the claim removed it, or its folder, meanwhile.
-bool Claim::try_take(const RunName& run, const Renewal& renewal) {
-  Fd file;
-  bool is_new = false;
-  LockState state{};
-  try {
-    const fs::path parent = fs::absolute(paths_.output / ".").parent_path().parent_path();
-    if (!fs::exists(parent)) make_folders(parent);
-    const Fd lock = lock_parent(parent);
-    if (make_folder(paths_.output)) made_output_ = true;
-    require_own_folders(paths_);
-    const Folder partial = Folder::open(paths_.output).make(paths_.partial.filename());
-    file = partial.create(paths_.claim.filename(), O_RDWR);
-    is_new = file.valid();
-    if (!is_new) file = partial.open(paths_.claim.filename(), O_RDWR);
-    state = file.try_lock();
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kNotFound) return false;
-    throw;
-  }
-  if (state == LockState::kHeldElsewhere) {
-    const std::optional<RunName> other = read_claim_soon(paths_.claim);
-    if (!is_file(file, paths_.claim)) return false;
-    refuse(paths_.output, other);
-  }
-  if (!is_file(file, paths_.claim)) return false;
-  if (!is_new && state == LockState::kUnsupported) {
-    refuse_unprovable(paths_.output, paths_.claim,
-                      "this file system has no locks (flock), so it cannot be known whether it "
-                      "still runs");
-  }
-  if (const auto other = is_new ? std::nullopt : read_claim(paths_.claim);
-      other && other->boot != run.boot && other->host != run.host) {
-    require_dead_elsewhere(paths_, run, renewal);
-    // Another file, not other words in this one: a run that was asleep finds that it has lost it.
-    // Our lock keeps the runs of this kernel, and of hosts that see it, from doing the same.
-    std::error_code ignored;
-    if (is_file(file, paths_.claim)) fs::remove(paths_.claim, ignored);
-    return false;
-  }
-  file.truncate(0);
-  hold(std::move(file), state, run, renewal);
   return true;
 }
 
@@ -472,14 +388,13 @@ void Claim::give_back() {
   };
   // Before the lock ends: who waits for it finds that the file has gone, and makes another.
   if (file_.valid() && is_file(file_, path_)) remove(path_);
-  remove(paths_.parts);
-  remove(paths_.partial);
+  for (const fs::path& folder : {paths_.claims, paths_.parts, paths_.partial}) remove(folder);
   if (made_output_) remove(output);
   if (fault) throw *fault;
 }
 
 void Claim::require_held() const {
-  if (is_file(file_, path_) && (next_.empty() || !fs::exists(next_))) return;
+  if (is_file(file_, path_) && !fs::exists(next_)) return;
   throw Error(ErrorCode::kMismatch,
               "the claim of this run, {}, was removed or replaced while it was at work: nothing is "
               "published",

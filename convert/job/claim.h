@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -32,21 +33,19 @@ struct Renewal {
   std::function<void()> waiting = [] {};
 };
 
-/// The exclusive right to write into an output: `.ingot-partial/claim`, locked (flock) and naming
-/// its run for as long as this object lives. The lock ends with the process, so a claim that is
-/// still there and can be locked was left by a dead run of this host, and is taken over. That of a
-/// run of another host is taken over when it is not renewed any more. Where the file system has no
-/// locks, the file itself is the claim, and only its user can say that it is stale.
-///
-/// A part of a job has a claim of its own, `.ingot-partial/parts/I-of-N.RUN.claim`. A run that
-/// takes over a dead one makes the claim of the next RUN, which only one process can. A run that
-/// was thought dead, and was asleep, stops when it sees that; its writes until then have the right
-/// bytes. Claims of parts and of the whole exclude one another.
+/// The exclusive right to write into an output, or to write a part of a job there: a file in
+/// `.ingot-partial/claims` that names its run, and is locked (flock) and touched for as long as
+/// this object lives. The lock ends with the process, so a claim that is still there and can be
+/// locked was left by a dead run of this host. That of a run of another host, or on a file system
+/// without locks, is dead when it is not renewed any more. A run that takes over a dead one makes
+/// the claim of the next number (RunFile), which only one process can. A run that was thought dead,
+/// and was asleep, stops when it sees that; its writes until then have the right bytes. Parts of
+/// one division are at work together; claims of the whole, and of another division, exclude them.
 class Claim {
  public:
   /// Makes the folders that are missing, and claims the output. Throws kExists, naming the other
-  /// run, when it has the claim or may have it, or a part is at work. Waits until it is known
-  /// whether a run of another host is dead.
+  /// run, when it has the claim, or a part is at work. Waits until it is known whether a run is
+  /// dead.
   static Claim take(const OutputPaths& paths, const RunName& run, const Renewal& renewal = {});
   /// Claims a part of the output, as take() claims the whole. `resume`: takes over the claim of a
   /// dead run, and waits until it is known to be dead; without `resume` such a claim is refused.
@@ -72,15 +71,17 @@ class Claim {
   [[nodiscard]] const std::filesystem::path& journal() const { return journal_; }
 
  private:
-  explicit Claim(OutputPaths paths)
-      : paths_(std::move(paths)), path_(paths_.claim), journal_(paths_.journal) {}
-  bool try_take(const RunName& run, const Renewal& renewal);
-  bool try_take_part(const RunName& run, const JobPart& part, bool resume, const Renewal& renewal);
+  Claim(OutputPaths paths, std::optional<JobPart> part)
+      : paths_(std::move(paths)), part_(part), journal_(paths_.journal) {}
+  static Claim take_as(const OutputPaths& paths, const RunName& run,
+                       const std::optional<JobPart>& part, bool resume, const Renewal& renewal);
+  bool try_take(const RunName& run, bool resume, const Renewal& renewal);
   void hold(Fd file, LockState state, const RunName& run, const Renewal& renewal);
 
   OutputPaths paths_;
+  std::optional<JobPart> part_;
   std::filesystem::path path_, journal_;
-  std::filesystem::path next_;  // of a part: the claim of who takes it over
+  std::filesystem::path next_;  // claim of who takes it over
   bool made_output_ = false;
   bool is_locked_ = false;
   Fd file_;

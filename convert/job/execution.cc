@@ -6,10 +6,10 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
-#include "convert/job/part_files.h"
 #include "convert/job/part_journals.h"
 #include "convert/job/preflight.h"
 #include "convert/job/resume.h"
+#include "convert/job/run_files.h"
 #include "convert/output/manifest_writer.h"
 #include "convert/output/model_card.h"
 #include "convert/output/old_output.h"
@@ -151,8 +151,8 @@ void Execution::open_journal() {
     if (done_[index] != 0) taken[index] = results_[index];
   }
   if (!taken.empty()) journal_->add_results(taken);
-  for (const PartFile& file : part_files(paths_, kJournalSuffix)) {
-    if (file.part == *plan_.options.part && file.path != claim_.journal())
+  for (const RunFile& file : run_files(paths_, kJournalSuffix)) {
+    if (file.part == plan_.options.part && file.path != claim_.journal())
       std::filesystem::remove(file.path);
   }
 }
@@ -306,9 +306,8 @@ void Execution::warn_of_file_system() {
   }
   if (!claim_.is_locked()) {
     warn(
-        fmt::format("the file system of the output has no locks (flock): after a kill remove {} "
-                    "before you run again",
-                    paths_.claim.string()));
+        "the file system of the output has no locks (flock): after a kill the next run waits up to "
+        "a minute, until the claim of this one is dead");
   }
 }
 

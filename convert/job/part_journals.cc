@@ -65,7 +65,7 @@ void add_contents(const Plan& plan, const JournalContents& from, JournalContents
 // The newest journal of each part.
 std::map<JobPart, const PartJournal*> newest(const std::vector<PartJournal>& journals) {
   std::map<JobPart, const PartJournal*> last;
-  for (const PartJournal& journal : journals) last[journal.file.part] = &journal;
+  for (const PartJournal& journal : journals) last[*journal.file.part] = &journal;
   return last;
 }
 
@@ -149,7 +149,7 @@ void require_staged(const Plan& plan, const OutputPaths& paths, std::uint32_t n)
 
 std::vector<PartJournal> read_part_journals(const OutputPaths& paths) {
   std::vector<PartJournal> journals;
-  for (const PartFile& file : part_files(paths, kJournalSuffix)) {
+  for (const RunFile& file : run_files(paths, kJournalSuffix)) {
     if (auto contents = Journal::read(file.path))
       journals.push_back({.file = file, .contents = std::move(*contents)});
   }
@@ -240,16 +240,16 @@ void require_new_part(const OutputPaths& paths, const JobPart& part) {
         "holds an unfinished conversion that a run without --part was at (--resume to go on "
         "with it in parts)");
   }
-  for (const PartFile& file : part_files(paths, kJournalSuffix)) {
+  for (const RunFile& file : run_files(paths, kJournalSuffix)) {
     if (file.part == part) {
       refuse(fmt::format("holds files of an earlier run of part {} (--resume to continue it)",
                          text_of(part)));
     }
-    if (file.part.n != part.n) {
+    if (file.part->n != part.n) {
       refuse(
           fmt::format("holds parts of {} (give the same number, or --resume to go on with "
                       "another)",
-                      file.part.n));
+                      file.part->n));
     }
   }
 }

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "convert/job/journal.h"
-#include "convert/job/part_files.h"
+#include "convert/job/run_files.h"
 #include "convert/plan/plan.h"
 
 namespace ingot::convert {
@@ -12,7 +12,7 @@ namespace ingot::convert {
 /// The journals of the runs that parts of a job have had. That of a run holds everything that the
 /// part has, once it has taken over the results of earlier runs.
 struct PartJournal {
-  PartFile file;
+  RunFile file;
   JournalContents contents;
 };
 std::vector<PartJournal> read_part_journals(const OutputPaths& paths);

@@ -66,14 +66,14 @@ OutputPaths::OutputPaths(fs::path directory)
       staged(partial / "files"),
       consumed(partial / "consumed"),
       journal(partial / "journal.jsonl"),
-      claim(partial / "claim"),
+      claims(partial / "claims"),
       parts(partial / "parts"),
       swept(output / ".ingot-swept") {}
 
 void require_own_folders(const OutputPaths& paths, const std::vector<std::string>& names) {
   if (!fs::exists(paths.output)) return;
   const Folder output = Folder::open(paths.output);
-  for (const fs::path& own : {paths.swept, paths.staged, paths.consumed, paths.parts})
+  for (const fs::path& own : {paths.swept, paths.staged, paths.consumed, paths.claims, paths.parts})
     (void)output.find(own.lexically_relative(paths.output));
   std::set<fs::path> folders;
   for (const std::string& name : names) folders.insert(fs::path(name).parent_path());
@@ -89,15 +89,15 @@ void clear_partial(const OutputPaths& paths) {
   output.remove_all(paths.swept.filename());
   const fs::path partial = paths.partial.filename();
   for (const fs::directory_entry& entry : fs::directory_iterator(paths.partial)) {
-    if (const fs::path name = entry.path().filename(); name != paths.claim.filename())
+    if (const fs::path name = entry.path().filename(); name != paths.claims.filename())
       output.remove_all(partial / name);
   }
 }
 
 OutputState output_state(const fs::path& output) {
   const OutputPaths paths(output);
-  return holds_more_than(paths.partial, paths.claim) ? OutputState::kUnfinished
-                                                     : state_beneath(output);
+  return holds_more_than(paths.partial, paths.claims) ? OutputState::kUnfinished
+                                                      : state_beneath(output);
 }
 
 OutputState state_beneath(const fs::path& output) {

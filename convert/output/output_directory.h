@@ -12,7 +12,7 @@ namespace ingot::convert {
 /// The state of the place of the output.
 enum class OutputState : std::uint8_t {
   kEmpty,       ///< no entry, or an empty directory
-  kUnfinished,  ///< .ingot-partial holds more than a claim: another run was here, or is
+  kUnfinished,  ///< .ingot-partial holds more than claims: another run was here, or is
   kFinished,    ///< holds a manifest
   kForeign,     ///< anything else
 };
@@ -30,8 +30,8 @@ struct OutputPaths {
   std::filesystem::path
       consumed;                   ///< partial/consumed: headers of source files that may be deleted
   std::filesystem::path journal;  ///< partial/journal.jsonl
-  std::filesystem::path claim;    ///< partial/claim: who is writing here (claim.h)
-  std::filesystem::path parts;    ///< partial/parts: claims and journals of parts (part_files.h)
+  std::filesystem::path claims;   ///< partial/claims: who is writing here (claim.h)
+  std::filesystem::path parts;    ///< partial/parts: journals of parts (run_files.h)
   std::filesystem::path swept;    ///< output/.ingot-swept: the partial folder of a finished output
 };
 
@@ -39,7 +39,7 @@ struct OutputPaths {
 /// another mount: those of an unfinished output, and those of ranks and of the files `names`.
 void require_own_folders(const OutputPaths& paths, const std::vector<std::string>& names = {});
 
-/// Removes everything of an unfinished output but the claim, and the leftovers of a publication.
+/// Removes everything of an unfinished output but claims, and the leftovers of a publication.
 void clear_partial(const OutputPaths& paths);
 
 /// Every file of the output in the order in which it gets its final name: weights and side files,

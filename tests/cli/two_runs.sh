@@ -44,7 +44,7 @@ for options in --resume --force; do
   wait_for_stop $first || fail "the run was not stopped"
   kill -9 $first
   wait $first 2>/dev/null
-  [ -e "$work/out/.ingot-partial/claim" ] || fail "no claim was left"
+  [ -e "$work/out/.ingot-partial/claims/whole.1.claim" ] || fail "no claim was left"
   judge 2 "unfinished conversion" "$ingot" convert "$example" "$work/out" --to bf16 --progress never
   expect 0 "" "$ingot" convert "$example" "$work/out" --to bf16 --progress never $options
   diff -r "$work/whole" "$work/out" || fail "$options: the output differs"

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "convert/job/run_files.h"
 #include "convert/output/output_directory.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/targets.h"
@@ -30,15 +31,24 @@ const RunName kElsewhere{
     .host = "there", .boot = "b2", .pid = 456, .started = "later", .command = "ingot join"};
 const Renewal kSoonDead{.dead = std::chrono::milliseconds(20)};
 
+// The claim of the first run of a whole.
+std::filesystem::path first_claim(const OutputPaths& paths) {
+  return run_file(paths, std::nullopt, 1, kClaimSuffix);
+}
+
+void write_claim(const OutputPaths& paths, const std::string& text) {
+  std::filesystem::create_directories(paths.claims);
+  write_text_file(first_claim(paths), text);
+}
+
 // The leftovers of a run that was killed: a claim without a lock.
 void leave_claim(const OutputPaths& paths, const RunName& run) {
   std::optional<std::string> text;
   {
     const Claim claim = Claim::take(paths, run);
-    text = read_text_file(paths.claim, 1000);
+    text = read_text_file(first_claim(paths), 1000);
   }
-  std::filesystem::create_directories(paths.partial);
-  write_text_file(paths.claim, *text);
+  write_claim(paths, *text);
 }
 
 class Claims : public InTempDir {
@@ -73,18 +83,16 @@ TEST_F(Claims, TakesOverThatOfADeadRun) {
   RunName restarted = kSecond;
   restarted.boot = "b2";
   leave_claim(paths_, kFirst);
-  EXPECT_NO_THROW(Claim::take(paths_, restarted));
-  std::filesystem::create_directories(paths_.partial);
-  write_text_file(paths_.claim, "{\"host\": \"cut by a cr");
+  EXPECT_NO_THROW(Claim::take(paths_, restarted, kSoonDead));
+  write_claim(paths_, "{\"host\": \"cut by a cr");
   EXPECT_NO_THROW(Claim::take(paths_, kSecond));
 }
 
 TEST_F(Claims, ReplacesAnotherHostsThatNobodyRenews) {
   leave_claim(paths_, kFirst);
-  const Fd left = Fd::open_for_reading(paths_.claim);
   const Claim claim = Claim::take(paths_, kElsewhere, kSoonDead);
-  // A run that was only asleep sees that the file is another.
-  EXPECT_FALSE(stamp_of(paths_.claim)->is_same_file(left.stamp()));
+  // A run that was only asleep sees that its file has gone.
+  EXPECT_FALSE(std::filesystem::exists(first_claim(paths_)));
   EXPECT_NO_THROW(claim.require_held());
 }
 
@@ -92,34 +100,36 @@ TEST_F(Claims, LeavesAnotherHostsThatIsRenewed) {
   leave_claim(paths_, kFirst);
   Renewal renewal{.dead = std::chrono::hours(1)};
   renewal.waiting = [&] {
+    const auto path = first_claim(paths_);
     std::filesystem::last_write_time(
-        paths_.claim, std::filesystem::last_write_time(paths_.claim) + std::chrono::seconds(1));
+        path, std::filesystem::last_write_time(path) + std::chrono::seconds(1));
   };
   expect_error(ErrorCode::kExists, {"process 123 on here", "wait for it"},
                [&] { Claim::take(paths_, kElsewhere, renewal); });
   expect_error(ErrorCode::kExists, {"process 123 on here", "wait for it"}, [&] {
     Claim::take_part(paths_, kElsewhere, {0, 2}, false, renewal);
   });
-  EXPECT_TRUE(std::filesystem::exists(paths_.claim));
+  EXPECT_TRUE(std::filesystem::exists(first_claim(paths_)));
 }
 
 TEST_F(Claims, LetPartsFollowADeadJoinElsewhere) {
   leave_claim(paths_, kFirst);
   const Claim part = Claim::take_part(paths_, kElsewhere, {0, 2}, false, kSoonDead);
-  EXPECT_FALSE(std::filesystem::exists(paths_.claim));
+  EXPECT_FALSE(std::filesystem::exists(first_claim(paths_)));
   EXPECT_NO_THROW(part.require_held());
 }
 
-TEST_F(Claims, ThatCannotBeReadAreNoFileSystemWithoutLocks) {
-  std::filesystem::create_directories(paths_.claim);
-  expect_error(ErrorCode::kIo, {paths_.claim.string(), "Is a directory"}, [&] {
-    Claim::take_part(paths_, kElsewhere, {0, 2}, false, kSoonDead);
-  });
+TEST_F(Claims, AreFilesThatCanBeRead) {
+  std::filesystem::create_directories(first_claim(paths_));
+  expect_error(ErrorCode::kInvalidArgument, {first_claim(paths_).string(), "is not a regular file"},
+               [&] {
+                 Claim::take_part(paths_, kElsewhere, {0, 2}, false, kSoonDead);
+               });
 }
 
 TEST_F(Claims, NoticesThatItWasTakenAway) {
   const Claim first = Claim::take(paths_, kFirst);
-  std::filesystem::remove(paths_.claim);
+  std::filesystem::remove(first_claim(paths_));
   expect_error(ErrorCode::kMismatch, {"removed or replaced"}, [&] { first.require_held(); });
   const Claim second = Claim::take(paths_, kSecond);
   expect_error(ErrorCode::kMismatch, {"removed or replaced"}, [&] { first.require_held(); });

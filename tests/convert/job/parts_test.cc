@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 
 #include "convert/job/claim.h"
-#include "convert/job/part_files.h"
 #include "convert/job/part_journals.h"
+#include "convert/job/run_files.h"
 #include "convert/plan/job_part.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"
@@ -40,8 +40,8 @@ class PartClaims : public InTempDir {
   }
   // The leftovers of a run on another host that was killed: a claim that is not renewed.
   std::filesystem::path leave(std::uint32_t run) {
-    std::filesystem::create_directories(paths_.parts);
-    const auto path = part_file(paths_, part_, run, kClaimSuffix);
+    std::filesystem::create_directories(paths_.claims);
+    const auto path = run_file(paths_, part_, run, kClaimSuffix);
     write_text_file(path, R"({"host": "a", "boot": "boot of a", "pid": 7, "started": "then",)"
                           R"( "command": "ingot", "locked": true})");
     return path;
@@ -67,9 +67,9 @@ TEST_F(PartClaims, AreRenewedAndRefusedToEveryHost) {
 
 TEST_F(PartClaims, TakeNoNumberThatHasAJournal) {
   std::filesystem::create_directories(paths_.parts);
-  write_text_file(part_file(paths_, part_, 1, kJournalSuffix), "finished");
+  write_text_file(run_file(paths_, part_, 1, kJournalSuffix), "finished");
   const Claim claim = take("b", true);
-  EXPECT_EQ(claim.journal(), part_file(paths_, part_, 2, kJournalSuffix));
+  EXPECT_EQ(claim.journal(), run_file(paths_, part_, 2, kJournalSuffix));
 }
 
 TEST_F(PartClaims, OfOtherPartsDoNotMind) {
@@ -114,11 +114,11 @@ TEST_F(PartClaims, ThatWereTakenOverAreLost) {
   const Claim asleep = take("a");
   EXPECT_NO_THROW(asleep.require_held());
   // As another run makes it that found this one dead.
-  const auto next = part_file(paths_, part_, 2, kClaimSuffix);
+  const auto next = run_file(paths_, part_, 2, kClaimSuffix);
   write_text_file(next, "");
   expect_error(ErrorCode::kMismatch, {"removed or replaced"}, [&] { asleep.require_held(); });
   std::filesystem::remove(next);
-  std::filesystem::remove(part_file(paths_, part_, 1, kClaimSuffix));
+  std::filesystem::remove(run_file(paths_, part_, 1, kClaimSuffix));
   expect_error(ErrorCode::kMismatch, {"removed or replaced"}, [&] { asleep.require_held(); });
 }
 

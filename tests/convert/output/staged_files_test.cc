@@ -1,8 +1,11 @@
 #include "convert/output/staged_files.h"
 
+#include <chrono>
+
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
+#include "convert/job/run_files.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/disk_dir.h"
 #include "tests/support/expect_error.h"
@@ -58,13 +61,8 @@ TEST_F(Staged, SymbolicLinksAreRefused) {
   expect_error(ErrorCode::kExists, {"files/sub", "symbolic link"}, [&] { (void)staged(); });
 }
 
-// Links in the place of files that a run writes, empties or removes.
-struct Planted {
-  const char* name;
-  bool is_folder;
-};
-
-class PlantedLink : public ::testing::TestWithParam<Planted> {};
+// Links in the place of folders that a run writes into, empties or removes.
+class PlantedLink : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(PlantedLink, CostsNothingItLeadsTo) {
   const DiskDir dir;
@@ -72,28 +70,33 @@ TEST_P(PlantedLink, CostsNothingItLeadsTo) {
   write_text_file(dir / "mine/ingot.json", "precious");
   const auto before = tree(dir / "mine");
   Conversion(small_v32(), dir / "out").run();
-  const fs::path link = dir.path() / "out" / GetParam().name;
+  const fs::path link = dir.path() / "out" / GetParam();
   fs::create_directories(link.parent_path());
-  if (GetParam().is_folder) {
-    fs::create_directory_symlink(dir / "mine", link);
-  } else {
-    fs::create_symlink(dir / "mine/config.json", link);
-  }
+  fs::create_directory_symlink(dir / "mine", link);
   Conversion conversion(small_v32(), dir / "out");
   conversion.execute.force = true;
-  expect_error(ErrorCode::kExists, {GetParam().name, "symbolic link"}, [&] { conversion.run(); });
+  expect_error(ErrorCode::kExists, {GetParam(), "symbolic link"}, [&] { conversion.run(); });
   EXPECT_TRUE(tree(dir / "mine") == before);
   EXPECT_TRUE(fs::exists(dir / "out/ingot.json"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Names, PlantedLink,
-                         ::testing::Values(Planted{".ingot-partial", true},
-                                           Planted{".ingot-partial/files", true},
-                                           Planted{".ingot-partial/parts", true},
-                                           Planted{".ingot-partial/consumed", true},
-                                           Planted{".ingot-partial/claim", false},
-                                           Planted{".ingot-swept", true},
-                                           Planted{"rank-000-of-002", true}));
+                         ::testing::Values(".ingot-partial", ".ingot-partial/files",
+                                           ".ingot-partial/parts", ".ingot-partial/consumed",
+                                           ".ingot-partial/claims", ".ingot-swept",
+                                           "rank-000-of-002"));
+
+// A link in the place of a claim is passed over: the next run makes a claim of its own.
+TEST(PlantedClaim, IsNotWrittenThrough) {
+  const DiskDir dir;
+  write_text_file(dir / "mine", "precious");
+  fs::last_write_time(dir / "mine", fs::file_time_type::clock::now() - std::chrono::minutes(5));
+  const OutputPaths paths(dir / "out");
+  fs::create_directories(paths.claims);
+  fs::create_symlink(dir / "mine", run_file(paths, std::nullopt, 1, kClaimSuffix));
+  Conversion(small_v32(), dir / "out").run();
+  EXPECT_EQ(read_text_file(dir / "mine", 100), "precious");
+}
 
 TEST(PlantedJournal, IsNotWrittenThrough) {
   const DiskDir dir;
