@@ -67,7 +67,9 @@ formats::Json add_earlier(const convert::OutputPaths& paths, GateOptions& gate) 
   const formats::Json own = gate_settings(gate);
   if (own.is_null()) return {};
   gate = {};
-  for (const convert::RunRecord& run : convert::gated_runs(paths)) add_gates(run.gate, gate);
+  for (const convert::RunRecord& run : convert::runs_of(paths)) {
+    if (!run.gate.is_null()) add_gates(run.gate, gate);
+  }
   add_gates(own, gate);
   formats::Json all = gate_settings(gate);
   return all == own ? formats::Json() : all;

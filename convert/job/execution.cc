@@ -137,9 +137,12 @@ void Execution::open_journal() {
                 .settings = is_part || options_.join ? options_.settings : formats::JsonValue()};
   // The join repeats settings that ask for a verification, which a later run need not say.
   if (is_part && run.gate.is_null() && !options_.no_verify) {
-    if (const std::vector<RunRecord> gated = gated_runs(paths_); !gated.empty()) {
-      run.gate = gated.front().gate;
-      run.settings = gated.front().settings;
+    const std::vector<RunRecord> runs = runs_of(paths_);
+    const auto gated = std::ranges::find_if(
+        runs, [](const RunRecord& earlier) { return !earlier.gate.is_null(); });
+    if (gated != runs.end()) {
+      run.gate = gated->gate;
+      run.settings = gated->settings;
     }
   }
   journal_->add_run(run);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "convert/job/run_files.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/json/json.h"
@@ -21,6 +22,22 @@ namespace {
 
 // The most names that a message lists.
 constexpr std::size_t kMaxNamed = 8;
+
+// The journals of the runs that parts of a job have had. That of a run holds everything that the
+// part has, once it has taken over the results of earlier runs.
+struct PartJournal {
+  RunFile file;
+  JournalContents contents;
+};
+
+std::vector<PartJournal> read_part_journals(const OutputPaths& paths) {
+  std::vector<PartJournal> journals;
+  for (const RunFile& file : run_files(paths, kJournalSuffix)) {
+    if (auto contents = Journal::read(file.path))
+      journals.push_back({.file = file, .contents = std::move(*contents)});
+  }
+  return journals;
+}
 
 // A job, without the facts that a run may add to it.
 Json job_of(const JournalContents& contents) {
@@ -147,15 +164,6 @@ void require_staged(const Plan& plan, const OutputPaths& paths, std::uint32_t n)
 
 }  // namespace
 
-std::vector<PartJournal> read_part_journals(const OutputPaths& paths) {
-  std::vector<PartJournal> journals;
-  for (const RunFile& file : run_files(paths, kJournalSuffix)) {
-    if (auto contents = Journal::read(file.path))
-      journals.push_back({.file = file, .contents = std::move(*contents)});
-  }
-  return journals;
-}
-
 std::optional<JournalContents> earlier_contents(const Plan& plan, const OutputPaths& paths) {
   std::optional<JournalContents> all = Journal::read(paths.journal);
   const std::vector<PartJournal> journals = read_part_journals(paths);
@@ -208,26 +216,22 @@ JournalContents joined_contents(const Plan& plan, const OutputPaths& paths) {
   return all;
 }
 
-std::vector<RunRecord> gated_runs(const OutputPaths& paths) {
-  std::vector<RunRecord> gated;
-  const auto look_at = [&](const JournalContents& contents) {
-    for (const RunRecord& run : contents.runs)
-      if (!run.gate.is_null()) gated.push_back(run);
+std::vector<RunRecord> runs_of(const OutputPaths& paths) {
+  std::vector<RunRecord> runs;
+  const auto add = [&](const JournalContents& contents) {
+    runs.insert(runs.end(), contents.runs.begin(), contents.runs.end());
   };
-  for (const PartJournal& journal : read_part_journals(paths)) look_at(journal.contents);
-  if (const auto whole = Journal::read(paths.journal)) look_at(*whole);
-  return gated;
+  for (const PartJournal& journal : read_part_journals(paths)) add(journal.contents);
+  if (const auto whole = Journal::read(paths.journal)) add(*whole);
+  return runs;
 }
 
 formats::JsonValue settings_of_part(const OutputPaths& paths) {
   formats::JsonValue settings;
-  const auto look_at = [&](const JournalContents& contents) {
-    for (const RunRecord& run : contents.runs)
-      if (settings.is_null() || !run.gate.is_null()) settings = run.settings;
-  };
-  for (const PartJournal& journal : read_part_journals(paths)) look_at(journal.contents);
-  // A join that was killed may have removed the journals of its parts.
-  if (const auto whole = Journal::read(paths.journal); whole && settings.is_null()) look_at(*whole);
+  for (const RunRecord& run : runs_of(paths)) {
+    if (!run.settings.is_null() && (settings.is_null() || !run.gate.is_null()))
+      settings = run.settings;
+  }
   return settings;
 }
 

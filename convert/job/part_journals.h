@@ -4,18 +4,10 @@
 #include <vector>
 
 #include "convert/job/journal.h"
-#include "convert/job/run_files.h"
+#include "convert/output/output_directory.h"
 #include "convert/plan/plan.h"
 
 namespace ingot::convert {
-
-/// The journals of the runs that parts of a job have had. That of a run holds everything that the
-/// part has, once it has taken over the results of earlier runs.
-struct PartJournal {
-  RunFile file;
-  JournalContents contents;
-};
-std::vector<PartJournal> read_part_journals(const OutputPaths& paths);
 
 /// The leftovers of all runs on this output of the items that this plan's run writes: of the whole
 /// (its journal) and of parts, whatever their number. Nullopt when there is no journal. Throws
@@ -29,11 +21,11 @@ std::optional<JournalContents> earlier_contents(const Plan& plan, const OutputPa
 /// and, collected, for weights files that have not the size and header that their parts gave them.
 JournalContents joined_contents(const Plan& plan, const OutputPaths& paths);
 
-/// The runs of parts, and then of the whole, that asked for a verification, in their order.
-std::vector<RunRecord> gated_runs(const OutputPaths& paths);
+/// The runs of parts, and then of the whole, that have journals here, in their order.
+std::vector<RunRecord> runs_of(const OutputPaths& paths);
 
-/// The settings of a part's run that this output has; null when there is none, or they were not
-/// recorded. Those that ask for a verification come before others.
+/// The settings with which the job is joined: of a run of a part, or of a join that was killed;
+/// null when none were recorded. Those that ask for a verification come before others.
 formats::JsonValue settings_of_part(const OutputPaths& paths);
 
 /// Throws kExists when an unfinished job is there that `part`, begun without --resume, is not one
