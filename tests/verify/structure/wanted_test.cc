@@ -56,6 +56,8 @@ TEST_P(WantedOption, CountsWhereTheManifestSaysIt) {
     made.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
     // Others may be the source's own, whose values are BF16's.
     made.recipe.choices.search = quantize::ScaleSearch::kAmax;
+    if (GetParam().source == SchemeId::kF16)  // it has values that BF16 lacks
+      made.recipe.rules.push_back(convert::parse_rule("role:router-bias=f16"));
     made.run();
     source = made.output;
   }
@@ -102,9 +104,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Asked{"rule_of_equal_bits",
                             [](convert::Recipe& recipe) {
                               recipe.to.reset();
-                              recipe.rules.push_back(convert::parse_rule("layers:0=f16"));
+                              recipe.rules.push_back(convert::parse_rule("layers:1-4=bf16"));
                             },
-                            "weights.narrowed"}),
+                            "weights.narrowed", SchemeId::kF16}),
     [](const auto& row) { return row.param.name; });
 
 TEST(Wanted, TakesNoOtherOptionForLeave) {
