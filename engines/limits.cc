@@ -124,7 +124,7 @@ std::vector<EngineSupport> engine_support() {
   std::vector<EngineSupport> rows;
   for (const EngineRow* engine : engine_versions()) {
     for (const formats::SchemeFacts& scheme : formats::schemes()) {
-      if (scheme.id != SchemeId::kRaw) add_forms({.engine = engine, .scheme = scheme.id}, rows);
+      if (!scheme.to_word.empty()) add_forms({.engine = engine, .scheme = scheme.id}, rows);
     }
     for (const EngineLimit& limit : engine->limits) {
       if (!limit.is_of_form())

@@ -366,7 +366,7 @@ std::vector<EngineVerdict> engine_verdicts(const Checkpoint& checkpoint, const E
     return none_known(unread->first->name, "it holds codes that this version cannot read");
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
     if (input.packed) break;  // engines have rows for codes packed in words
-    if (formats::is_decoded(tensor.encoding))
+    if (is_read_only(tensor.encoding.scheme))
       return none_known(tensor.name, "it was not tried with codes of this kind");
     if (formats::is_packed_int8(tensor.encoding))
       return none_known(tensor.name, "it was not tried with codes packed in 8 bits");

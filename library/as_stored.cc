@@ -21,7 +21,8 @@ std::string weight_of(std::string_view name) {
 bool is_relaid(const formats::Checkpoint& checkpoint) {
   return checkpoint.dialect().is_read_only ||
          std::ranges::any_of(checkpoint.tensors(), [](const formats::LogicalTensor& tensor) {
-           return formats::is_seen_only(tensor.encoding);
+           return tensor.encoding.stored.has(formats::Part::kDimensions) &&
+                  formats::scheme_facts(tensor.encoding.scheme).code_bits == 8;
          });
 }
 
@@ -41,9 +42,6 @@ AsStored::AsStored(const formats::Checkpoint& checkpoint) : checkpoint_(checkpoi
   for (const StoredTensor& tensor : original_) {
     if (tensor.name.ends_with(".qweight") || tensor.name.ends_with(".weight_packed"))
       of_weights_[weight_of(tensor.name)] = 0;
-  }
-  for (const formats::LogicalTensor& tensor : checkpoint.tensors()) {
-    if (formats::is_decoded(tensor.encoding)) of_weights_[tensor.name] = 0;
   }
   for (const StoredTensor& tensor : original_) {
     const auto weight = of_weights_.find(weight_of(tensor.name));

@@ -13,7 +13,7 @@ bool decode_bands(
     const formats::TensorSource& source, const formats::LogicalTensor& tensor, std::size_t threads,
     const std::function<void(const verify::WeightBand&, std::span<const float>)>& visit) {
   const formats::Encoding& encoding = tensor.encoding;
-  if (quantize::find_scheme(encoding.scheme) == nullptr) return false;
+  if (encoding.scheme == formats::SchemeId::kRaw) return false;
   const formats::ScaleReader scale_reader(source, tensor, {.allow_zero = true});
   const std::array<std::uint64_t, 2> group = {encoding.block_rows, encoding.block_cols};
   const verify::WeightBands bands(tensor.shape, group, group, 1);

@@ -81,17 +81,20 @@ Summary summarize(const Checkpoint& source, const AsStored& as_stored) {
     add(summary.all, n_parameters, n_bytes);
     add(summary.by_scheme(scheme, formats::scheme_facts(scheme).name), n_parameters, n_bytes);
     add(summary.by_role(role, formats::role_name(role)), n_parameters, n_bytes);
-    if (formats::scheme_facts(scheme).quantized) {
+    if (is_coded(scheme)) {
       const formats::StoredParts& parts = tensor.encoding.stored;
       const auto scale = parts[parts.has(formats::Part::kScale) ? formats::Part::kScale
                                                                 : formats::Part::kDeqScale];
       const formats::SchemeFacts& facts = formats::scheme_facts(scheme);
       // Sides that follow from each tensor's own shape would make a row per shape.
-      add(summary
-              .quantization[{.scheme = scheme,
-                             .block_rows = facts.group_rows == 0 ? 0 : tensor.encoding.block_rows,
-                             .block_cols = facts.group_cols == 0 ? 0 : tensor.encoding.block_cols,
-                             .scale_dtype = source.stored()[scale].dtype}],
+      const auto [rows, cols] = std::pair(tensor.encoding.block_rows, tensor.encoding.block_cols);
+      const bool has_all_cols = facts.is_read_only && cols >= tensor.shape.back();
+      const bool is_one = has_all_cols && rows >= tensor.shape[tensor.shape.size() - 2];
+      const bool is_row = has_all_cols && rows == 1;
+      add(summary.quantization[{.scheme = scheme,
+                                .block_rows = facts.group_rows == 0 || is_one ? 0 : rows,
+                                .block_cols = facts.group_cols == 0 || is_one || is_row ? 0 : cols,
+                                .scale_dtype = source.stored()[scale].dtype}],
           n_parameters, n_bytes);
     }
     const bool is_mtp = tensor.layer && *tensor.layer >= config.num_hidden_layers;

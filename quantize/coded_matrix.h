@@ -38,9 +38,9 @@ struct CodedMatrix {
   std::uint64_t scale_cols = 0;       ///< ceil(K / block_cols)
   std::uint64_t block_rows = 0;
   std::uint64_t block_cols = 0;
-  /// INT4: the code that means zero in each group; empty: 8 in all of them.
+  /// Integers: the code that means zero in each group; empty: 8 in all of them, of INT4.
   std::span<const std::uint8_t> zeros{};
-  /// INT4: the scale column of each column of the whole row; empty: groups are runs of columns.
+  /// Integers: the scale column of each column of the whole row; empty: groups are runs of columns.
   std::span<const std::uint32_t> group_order{};
 
   [[nodiscard]] const std::byte* row(std::size_t r) const { return codes + r * row_bytes; }
@@ -125,7 +125,7 @@ inline void check_codes(const CodedMatrix& m) {
   if (m.rows == 0 || m.cols == 0) return;
   const std::size_t bits = m.cols * formats::scheme_facts(m.scheme).code_bits;
   INGOT_CHECK(m.codes != nullptr && bits % 8 == 0 && (m.rows == 1 || m.row_bytes >= bits / 8));
-  if (formats::is_quantized(m.scheme)) check_scales(m);
+  if (formats::is_coded(m.scheme)) check_scales(m);
 }
 
 /// Calls visit(row, first column, end, group) for every piece of a row of the run that lies in one

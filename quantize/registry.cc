@@ -48,7 +48,7 @@ const Scheme* find_scheme(SchemeId id) {
 }
 
 float half_top_step(SchemeId id) {
-  return formats::is_quantized(id) ? code_facts(formats::scheme_facts(id).code).half_top_step() : 0;
+  return formats::is_coded(id) ? code_facts(formats::scheme_facts(id).code).half_top_step() : 0;
 }
 
 bool can_search(const Scheme& scheme, const EncodeOptions& options) {
@@ -71,7 +71,7 @@ Transcode find_transcode(SchemeId from, SchemeId to) {
 }
 
 bool can_convert(SchemeId from, SchemeId to) {
-  return find_scheme(from) != nullptr && find_scheme(to) != nullptr;
+  return from != SchemeId::kRaw && find_scheme(to) != nullptr;
 }
 
 }  // namespace ingot::quantize

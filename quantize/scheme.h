@@ -75,7 +75,7 @@ struct EncodeFaults {
   std::uint64_t first_overflow = 0;
 };
 
-/// The arithmetic of a scheme: one row per SchemeId that can be computed with.
+/// The arithmetic of a scheme: one row per SchemeId that is written.
 struct Scheme {
   formats::SchemeId id;
   /// Encodes a run. Rounding: the header of the scheme's kernel and docs/formats.md.
@@ -91,15 +91,15 @@ struct Scheme {
 };
 
 /// FP32 values of the run, which `out` has the shape of: each is code x scale, one FP32
-/// multiplication. Where that is NaN (the NaN code, or a scale that is not finite) it is the quiet
-/// NaN with the sign of the code. Pure; the values are those of the scalar twin on every SIMD
-/// target.
+/// multiplication. Where that is NaN (a NaN code, or a scale that is not finite) it is the quiet
+/// NaN with the sign of the code. Counts the NaN codes of E4M3. Pure; the values are those of the
+/// scalar twin on every SIMD target.
 DecodeFaults decode(const CodedMatrix& in, formats::MatrixView<float> out);
 namespace scalar {
 DecodeFaults decode(const CodedMatrix& in, formats::MatrixView<float> out);
 }  // namespace scalar
 
-/// Returns the scheme; null when the id has no arithmetic (kRaw).
+/// Returns the scheme; null when the id is never written, or has no numbers (kRaw).
 const Scheme* find_scheme(formats::SchemeId id);
 
 /// Half the distance of the two largest codes: an error above it x scale means that the value was

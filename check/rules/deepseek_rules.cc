@@ -23,8 +23,10 @@ std::string_view word(const RuleInput& input) {
 }
 
 bool is_code(const RuleInput& input, DType dtype) {
-  return is_int8(input) ? dtype == DType::kI8
-                        : dtype == DType::kF8E4M3 || formats::kOtherFloat8.has(dtype);
+  if (is_int8(input)) return dtype == DType::kI8;
+  // No row is about weights in schemes that are only read.
+  return dtype == DType::kF8E4M3 ||
+         (formats::kOtherFloat8.has(dtype) && !may_hide_codes(input.checkpoint));
 }
 
 bool has_codes(const RuleInput& input) {
@@ -113,7 +115,7 @@ void weight_quantized(const RuleInput& input) {
   for (const LogicalTensor& tensor : input.weights()) {
     if (tensor.rule == nullptr || !tensor.rule->fp8_by_default) continue;
     const DType dtype = input.codes_of(tensor).dtype;
-    if (!is_quantized(tensor) && !is_decoded(tensor.encoding) && !is_code(input, dtype) &&
+    if (!is_coded(tensor.encoding.scheme) && !is_code(input, dtype) &&
         !formats::is_exempt(input.config(), tensor.name, ignored))
       input.report_kind(tensor, kDtypeMismatch,
                         "is {} where loaders expect {} and a scale (list its module in "

@@ -1,11 +1,11 @@
 #include <cmath>
-#include <cstring>
 #include <set>
 
 #include "check/rules/rule_input.h"
 #include "formats/base/parallel.h"
 #include "formats/base/stop_scope.h"
 #include "formats/container/float8.h"
+#include "formats/container/other_float8.h"
 #include "formats/dialect/dialect.h"
 #include "formats/dialect/dialect_words.h"
 #include "formats/storage/block_scales.h"
@@ -19,7 +19,6 @@
 namespace ingot::check {
 
 using formats::Encoding;
-using formats::is_decoded_float8;
 using formats::PartShape;
 
 namespace {
@@ -62,14 +61,10 @@ const PartRow* part_row(const RuleInput& input, const LogicalTensor& tensor, Par
   return nullptr;
 }
 
-// The files have another dtype than is seen.
-void float8_kind(const RuleInput& input) {
-  for (const LogicalTensor& tensor : input.weights()) {
-    if (is_decoded_float8(tensor.encoding))
-      input.report_kind(tensor, kUnsupported,
-                        "is FP8 of another kind than F8_E4M3, which loaders do not read (ingot "
-                        "convert writes other schemes)");
-  }
+void float8_kind(const RuleInput& input, const LogicalTensor& tensor) {
+  input.report_kind(tensor, kUnsupported,
+                    "is FP8 of another kind than F8_E4M3, which loaders do not read (ingot convert "
+                    "writes other schemes)");
 }
 
 // The structure also takes exponents for a row or a tensor, and a spread grid in any dialect;
@@ -100,8 +95,8 @@ void fp8_scale_shape(const RuleInput& input) {
 void int8_scale_present(const RuleInput& input) {
   for (const LogicalTensor& tensor : input.weights()) {
     const StoredTensor& stored = input.codes_of(tensor);
-    if (!is_quantized(tensor) && stored.dtype == DType::kI8 && stored.shape.size() > 1 &&
-        stored.name.ends_with(".weight"))
+    if (!is_coded(tensor.encoding.scheme) && stored.dtype == DType::kI8 &&
+        stored.shape.size() > 1 && stored.name.ends_with(".weight"))
       input.report_at(stored, kMissingTensor,
                       "is I8 and has no scale (weight_scale, weight_scale_inv or deq_scale)");
   }
@@ -220,12 +215,6 @@ void effective_scales(const RuleInput& input) {
   });
 }
 
-enum class Codes : std::uint8_t { kFloat8, kInt8 };
-
-bool has_codes(const Encoding& encoding, Codes codes) {
-  return is_decoded(encoding) && is_decoded_float8(encoding) == (codes == Codes::kFloat8);
-}
-
 /// Offsets of weights and of their inputs may be zero or below it, and are numbers.
 void bad_offsets(const RuleInput& input) {
   input.report_odd(
@@ -237,18 +226,10 @@ void bad_offsets(const RuleInput& input) {
       });
 }
 
-/// Reports bad scales of stored parts, and of weights that are seen as the values of their codes.
-template <Sign sign, Codes codes>
-void bad_values_of(const RuleInput& input) {
-  if (codes == Codes::kInt8) {
-    effective_scales(input);
-    bad_offsets(input);
-  }
-  std::vector<const StoredTensor*> scales = input.parts_of_weights({Part::kScale, Part::kDeqScale});
-  for (const LogicalTensor& tensor : input.weights()) {
-    if (has_codes(tensor.encoding, codes)) scales.push_back(input.part_of(tensor, Part::kScale));
-  }
-  report_bad<sign>(input, scales);
+void int8_values(const RuleInput& input) {
+  effective_scales(input);
+  bad_offsets(input);
+  bad_values<Sign::kEither, Part::kScale, Part::kDeqScale>(input);
 }
 
 /// The other parts of INT4 weights.
@@ -315,49 +296,24 @@ bool is_nan_code(std::byte code) {
   return (code & std::byte{0x7F}) == std::byte{formats::kE4m3Nan};
 }
 
-OddValues nan_codes(const StoredTensor& /*tensor*/, std::span<const std::byte> bytes) {
+OddValues odd_codes(const StoredTensor& tensor, std::span<const std::byte> bytes) {
   OddValues odd{.total = bytes.size()};
+  const auto count = [&](const auto& is_odd) {
+    odd.n = static_cast<std::uint64_t>(std::count_if(bytes.begin(), bytes.end(), is_odd));
+    odd.first = static_cast<std::uint64_t>(std::find_if(bytes.begin(), bytes.end(), is_odd) -
+                                           bytes.begin());
+  };
+  const auto* kind =
+      std::ranges::find(formats::kFloat8Kinds, tensor.dtype, &formats::Float8Kind::dtype);
+  if (kind != formats::kFloat8Kinds.end()) {
+    const auto values = formats::float8_values(*kind);
+    count([&](std::byte code) { return !std::isfinite(values[std::to_integer<unsigned>(code)]); });
+    return odd;
+  }
   std::byte any{};
   for (const std::byte code : bytes) any |= is_nan_code(code) ? std::byte{1} : std::byte{0};
-  if (any == std::byte{}) return odd;
-  odd.n = static_cast<std::uint64_t>(std::count_if(bytes.begin(), bytes.end(), is_nan_code));
-  odd.first = static_cast<std::uint64_t>(std::find_if(bytes.begin(), bytes.end(), is_nan_code) -
-                                         bytes.begin());
+  if (any != std::byte{}) count(is_nan_code);
   return odd;
-}
-
-OddValues not_finite(const StoredTensor& /*tensor*/, std::span<const std::byte> bytes) {
-  OddValues odd{.total = bytes.size() / sizeof(float)};
-  for (std::uint64_t i = 0; i < odd.total; ++i) {
-    float value = 0;
-    std::memcpy(&value, bytes.data() + i * sizeof value, sizeof value);
-    if (!std::isfinite(value) && odd.n++ == 0) odd.first = i;
-  }
-  return odd;
-}
-
-/// Codes that are seen as their values. There are none under a scale that is bad, which
-/// fp8.scale-values reports.
-void nonfinite_code(const RuleInput& input) {
-  std::vector<const LogicalTensor*> readable;
-  std::vector<const StoredTensor*> scales, values;
-  for (const LogicalTensor& tensor : input.weights()) {
-    if (!is_decoded_float8(tensor.encoding) ||
-        !are_here(input, tensor, {Part::kWeight, Part::kScale}))
-      continue;
-    readable.push_back(&tensor);
-    scales.push_back(input.part_of(tensor, Part::kScale));
-  }
-  const std::set<const StoredTensor*> bad = odd_scales(input, scales, is_bad_scale);
-  for (const LogicalTensor* tensor : readable) {
-    if (!bad.contains(input.part_of(*tensor, Part::kScale)))
-      values.push_back(&input.codes_of(*tensor));
-  }
-  input.report_odd(
-      find_odd(input.search(), values, not_finite), kNonFinite, [](const OddValues& odd) {
-        return fmt::format("holds {} codes that are NaN or infinite, the first at element {}",
-                           odd.n, odd.first);
-      });
 }
 
 void nan_code(const RuleInput& input) {
@@ -367,10 +323,10 @@ void nan_code(const RuleInput& input) {
   std::erase_if(codes,
                 [&](const auto* stored) { return !input.checkpoint.has_data(stored->file); });
   input.report_odd(
-      find_odd(input.search(), codes, nan_codes), kNonFinite, [](const OddValues& odd) {
-        return fmt::format("holds {} NaN codes, the first at element {}", odd.n, odd.first);
+      find_odd(input.search(), codes, odd_codes), kNonFinite, [](const OddValues& odd) {
+        return fmt::format("holds {} codes that are NaN or infinite, the first at element {}",
+                           odd.n, odd.first);
       });
-  nonfinite_code(input);
 }
 
 void merged_partition(const RuleInput& input, const LogicalTensor& tensor) {
@@ -497,14 +453,23 @@ void part_names(const RuleInput& input, const LogicalTensor& tensor) {
 bool has_exponents(const SchemeFacts& scheme) {
   return scheme.scale_dtype == DType::kF8E8M0;
 }
+bool is_other_fp8(const SchemeFacts& scheme) {
+  return scheme.is_read_only && scheme.id != SchemeId::kInt8Group;
+}
+bool has_fp8_codes(const SchemeFacts& scheme) {
+  return has_e4m3_codes(scheme) || is_other_fp8(scheme);
+}
 bool is_fp8(const SchemeFacts& scheme) {
-  return has_e4m3_codes(scheme) && !has_exponents(scheme);
+  return has_fp8_codes(scheme) && !has_exponents(scheme);
+}
+bool is_any_int8(const SchemeFacts& scheme) {
+  return has_int8_codes(scheme) || scheme.id == SchemeId::kInt8Group;
 }
 bool is_fp8_block(const SchemeFacts& scheme) {
-  return is_fp8(scheme) && scheme.group_rows > 1;
+  return has_e4m3_codes(scheme) && scheme.group_rows > 1;
 }
 bool has_blocks(const SchemeFacts& scheme) {
-  return scheme.group_rows > 1;
+  return scheme.quantized && scheme.group_rows > 1;
 }
 bool is_nvfp4(const SchemeFacts& scheme) {
   return scheme.scale_dtype == DType::kF8E4M3;
@@ -516,7 +481,7 @@ constexpr LoaderRule kPartRows[] = {
     {"quantized.block-claim", "", "all", kError,
      "scales per block are those of the block size that the config claims", block_claim,
      has_blocks},
-    {"fp8.weight-dtype", "", "all", kError, "FP8 weights are F8_E4M3", float8_kind, has_e4m3_codes},
+    {"fp8.weight-dtype", "", "all", kError, "FP8 weights are F8_E4M3", float8_kind, is_other_fp8},
     {"fp8.scale-present", "", "all", kError, "every FP8 weight has its scale", kByStructure,
      has_e4m3_codes},
     {"fp8.scale-dtype", "", "all", kError, "scales of FP8 weights are F32, BF16 or F8_E8M0",
@@ -524,10 +489,10 @@ constexpr LoaderRule kPartRows[] = {
     {"fp8.scale-shape", "", "all", kError,
      "the scale of an [N, K] weight is [ceil(N/rows), ceil(K/columns)], per row or one number",
      fp8_scale_shape, has_e4m3_codes},
-    {"fp8.scale-values", "", "all", kError, "every scale is finite and positive",
-     bad_values_of<Sign::kPositive, Codes::kFloat8>, is_fp8, kReadsValues},
+    {"fp8.scale-values", "", "all", kError, "every scale is finite and positive", scale_values,
+     is_fp8, kReadsValues},
     {"fp8.nan-code", "", "all", kError,
-     "no FP8 weight holds a code that is NaN or infinite (with --deep)", nan_code, has_e4m3_codes,
+     "no FP8 weight holds a code that is NaN or infinite (with --deep)", nan_code, has_fp8_codes,
      kReadsValues},
     {"fp8.merged-partition", "", "vLLM", kWarning,
      "all but the last weight of a merged FP8 module end at a block's edge", merged_partition,
@@ -539,8 +504,8 @@ constexpr LoaderRule kPartRows[] = {
     {"int8.scale-shape", "", "all", kError,
      "the scale of an [N, K] weight is [N, 1], or a value per block", kByStructure, has_int8_codes},
     {"int8.scale-values", "", "all", kError,
-     "every scale is finite and not zero, every offset finite",
-     bad_values_of<Sign::kEither, Codes::kInt8>, has_int8_codes, kReadsValues},
+     "every scale is finite and not zero, every offset finite", int8_values, is_any_int8,
+     kReadsValues},
     {"int4.parts", "", "all", kError, "an INT4 weight has codes, scales and its dimensions",
      kByStructure, has_int4_codes},
     {"int4.dtypes", "", "all", kError, "scales of INT4 weights are BF16, F16 or F32", kByStructure,

@@ -65,7 +65,9 @@ bool RuleInput::may_read(const StoredTensor& tensor) const {
 bool may_hide_codes(const Checkpoint& checkpoint) {
   const formats::SlicingRecord* slicing = checkpoint.slicing();
   return (slicing != nullptr && (slicing->pp > 1 || slicing->ep > 1)) ||
-         std::ranges::any_of(checkpoint.tensors(), is_decoded, &LogicalTensor::encoding);
+         std::ranges::any_of(checkpoint.tensors(), [](const LogicalTensor& tensor) {
+           return is_read_only(tensor.encoding.scheme);
+         });
 }
 
 namespace {

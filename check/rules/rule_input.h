@@ -48,7 +48,7 @@ using formats::DType;
 using formats::dtype_name;
 using formats::find_storage;
 using formats::Gap;
-using formats::is_decoded;
+using formats::is_read_only;
 using formats::Json;
 using formats::json_member;
 using formats::LogicalTensor;
@@ -234,9 +234,9 @@ struct RuleInput {
   }
 };
 
-/// True if weights may be quantized of which no codes are seen, while config.json speaks of all: on
-/// other ranks of a sliced checkpoint, or seen as plain F32 where the files hold codes. No rule is
-/// about the latter but the one that names them.
+/// True if weights may be quantized of which no rule here knows codes, while config.json speaks of
+/// all: on other ranks of a sliced checkpoint, or in schemes that are only read. No rule is about
+/// the latter but the one that names them.
 bool may_hide_codes(const Checkpoint& checkpoint);
 
 /// True if no tensor has codes, and none is elsewhere: what the config says of modules is said of

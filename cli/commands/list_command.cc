@@ -39,11 +39,10 @@ namespace {
 // The tables to be shown have one object per row, whose keys are the columns.
 Json scheme_rows() {
   return json_list(formats::schemes(), [](const formats::SchemeFacts& facts) -> Json {
-    const quantize::Scheme* arithmetic = quantize::find_scheme(facts.id);
     return {{"name", facts.name},
             {"to", facts.to_word},
-            {"decodes", arithmetic != nullptr},
-            {"encodes", arithmetic != nullptr && arithmetic->encode != nullptr},
+            {"decodes", facts.id != formats::SchemeId::kRaw},
+            {"encodes", quantize::find_scheme(facts.id) != nullptr},
             {"summary", facts.summary}};
   });
 }

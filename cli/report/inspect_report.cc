@@ -114,13 +114,6 @@ std::string quantization_text(const Checkpoint& checkpoint, const Summary& summa
                         side(found.block_cols), formats::dtype_name(found.scale_dtype),
                         count_text(tally.n_tensors), count_text(tally.n_parameters));
   }
-  const auto n_decoded = std::ranges::count_if(
-      checkpoint.tensors(),
-      [](const formats::LogicalTensor& tensor) { return formats::is_decoded(tensor.encoding); });
-  if (n_decoded > 0) {
-    text += fmt::format("quantization  codes seen as their values in f32: {} weights\n",
-                        count_text(static_cast<std::uint64_t>(n_decoded)));
-  }
   if (text.empty()) text = "quantization  none\n";
   if (const auto& config = checkpoint.config().quantization) {
     std::string said = fmt::format("quant_method {}", config->quant_method);

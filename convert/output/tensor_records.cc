@@ -120,7 +120,7 @@ QualityReport quality_report(const Plan& plan, const std::vector<TensorResult>& 
     row.sums.add(sums);
     report.exact_blocks += sums.exact_blocks;
     report.rounded_blocks += sums.blocks - sums.exact_blocks;
-    const bool was_quantized = is_quantized(tensor);
+    const bool was_quantized = is_coded(tensor.encoding.scheme);
     if (was_quantized && sums.exact_blocks != sums.blocks) ++report.rounded_twice;
     if (sums.error2 > 0) by_error.emplace_back(-sums.relative_error(), item);
   }

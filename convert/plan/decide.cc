@@ -265,10 +265,9 @@ class Decider {
     const bool is_seen_only = formats::is_seen_only(tensor.encoding);
     if (planned.action == Action::kCopy && (is_quantized(from) || is_seen_only)) {
       if (is_seen_only && is_selected_.empty()) {
-        return refusals_.add(ErrorCode::kUnsupported, tensor.name, "{}",
-                             formats::is_decoded(tensor.encoding)
-                                 ? "is read as f32 from codes in a form not written (--to bf16)"
-                                 : "is packed in 8 bits, a form not written (--to bf16)");
+        return refusals_.add(ErrorCode::kUnsupported, tensor.name,
+                             "is {}, a form that is only read (--to bf16)",
+                             is_read_only(from) ? scheme_name(from) : "packed in 8 bits");
       }
       if (!can_stay(tensor)) {
         planned.action = Action::kCast;

@@ -53,10 +53,8 @@ std::vector<formats::TensorSpec> header_tensors(const Plan& plan, const PlannedF
 
 bool goes_through_bands(const LogicalTensor& tensor, const PlannedTensor& planned) {
   if (planned.action == Action::kQuantize) return true;
-  // The words that a fused kernel would read are no F32 of the files: values are looked at.
   return planned.action == Action::kCast &&
-         (formats::is_decoded(tensor.encoding) ||
-          quantize::find_transcode(tensor.encoding.scheme, planned.to) == nullptr);
+         quantize::find_transcode(tensor.encoding.scheme, planned.to) == nullptr;
 }
 
 std::vector<std::uint32_t> Plan::stored_of(const PlannedTensor& planned) const {

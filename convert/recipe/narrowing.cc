@@ -20,7 +20,7 @@ std::string plain_tensors(const std::vector<std::string>& names) {
 void Narrowing::note(const formats::LogicalTensor& tensor, const Decision& decision) {
   const auto has_more_bits = [&](formats::SchemeId to) {
     const formats::SchemeFacts& from = formats::scheme_facts(tensor.encoding.scheme);
-    return !from.quantized && !formats::is_decoded(tensor.encoding) && !is_quantized(to) &&
+    return !is_coded(from.id) && !is_quantized(to) &&
            from.code_bits > formats::scheme_facts(to).code_bits;
   };
   if (decision.scheme && has_more_bits(*decision.scheme)) {

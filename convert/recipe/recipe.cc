@@ -93,16 +93,11 @@ std::string_view origin_name(RuleOrigin origin) {
   return kNames.at(static_cast<std::size_t>(origin));
 }
 
-// True if the files hold a weight quantized, in whatever scheme the recipe sees it.
-bool holds_codes(const LogicalTensor& tensor) {
-  return is_quantized(tensor.encoding.scheme) || formats::is_decoded(tensor.encoding);
-}
-
 }  // namespace
 
 bool Rule::matches(const LogicalTensor& tensor) const {
   if (first_layer && !(tensor.layer && *tensor.layer >= *first_layer)) return false;
-  if (quantized_only && !holds_codes(tensor) && !narrows(tensor)) return false;
+  if (quantized_only && !is_coded(tensor.encoding.scheme) && !narrows(tensor)) return false;
   // A cast that no user's rule asks for is of numbers: indices and unread codes have none.
   if (origin == RuleOrigin::kDefault && scheme && !is_quantized(*scheme) &&
       tensor.encoding.scheme == SchemeId::kRaw)
@@ -120,7 +115,7 @@ bool Rule::names(const LogicalTensor& tensor) const {
 
 bool Rule::spares(const LogicalTensor& tensor) const {
   const SchemeId from = tensor.encoding.scheme;
-  if (!scheme || is_quantized(*scheme) || holds_codes(tensor) || narrows(tensor)) return false;
+  if (!scheme || is_quantized(*scheme) || is_coded(from) || narrows(tensor)) return false;
   return !selector.names(tensor) &&
          formats::scheme_facts(from).code_bits > formats::scheme_facts(*scheme).code_bits;
 }
@@ -305,7 +300,8 @@ Rule make_rule(std::string_view selector, std::string_view word, RuleOrigin orig
 
 SchemeId parse_scheme_word(std::string_view word, std::string_view where) {
   const auto scheme = formats::find_scheme(lower_case(word));
-  if (scheme && *scheme != SchemeId::kRaw) return *scheme;
+  const bool is_only_read = scheme && is_read_only(*scheme);
+  if (scheme && *scheme != SchemeId::kRaw && !is_only_read) return *scheme;
   if (lower_case(word) == kKeep) {
     throw Error(ErrorCode::kInvalidArgument,
                 "{0}: no scheme '{1}': that is a word of rules, as SELECTOR=keep (leave {0} out: "
@@ -314,13 +310,15 @@ SchemeId parse_scheme_word(std::string_view word, std::string_view where) {
   }
   std::vector<std::string_view> choices, words = {kKeep};
   for (const formats::SchemeFacts& row : formats::schemes()) {
-    if (row.id == SchemeId::kRaw) continue;
+    if (row.to_word.empty()) continue;
     choices.push_back(row.name);
     words.insert(words.end(), {row.name, row.to_word});
   }
   throw Error(ErrorCode::kInvalidArgument,
-              "{}: no scheme '{}' (choose from {}, or keep; see ingot list schemes){}", where, word,
-              fmt::join(choices, ", "), hint_for(lower_case(word), words));
+              "{}: {} '{}'{} (choose from {}, or keep; see ingot list schemes){}", where,
+              is_only_read ? "scheme" : "no scheme", word,
+              is_only_read ? " is read and never written" : "", fmt::join(choices, ", "),
+              is_only_read ? "" : hint_for(lower_case(word), words));
 }
 
 std::string_view scale_search_name(quantize::ScaleSearch search) {

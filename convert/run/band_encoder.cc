@@ -169,10 +169,12 @@ void BandEncoder::encode(const Band& band, std::span<const std::byte> codes,
   codes_ = out;
   CodedMatrix source = of_.rows_of(bands_, band, codes);
   read.undo(scales_, source);
-  // Codes under ordinary scales are finite without a look at each value.
-  values_are_finite_ = !read.scales.empty() && std::ranges::all_of(read.scales, [](float scale) {
-    return std::fabs(scale) <= kLargestOrdinaryScale;
-  });
+  // Codes under ordinary scales are finite without a look at each value, and those of other FP8
+  // may be infinite.
+  const bool may_be_finite = is_quantized(tensor_.encoding.scheme) && !read.scales.empty();
+  values_are_finite_ = may_be_finite && std::ranges::all_of(read.scales, [](float scale) {
+                         return std::fabs(scale) <= kLargestOrdinaryScale;
+                       });
   for (std::uint64_t row = 0; row < band.rows; row += bands_.tile_rows) {
     for (std::uint64_t col = 0; col < bands_.cols; col += bands_.tile_cols) {
       const Tile tile{.row = row,
@@ -199,7 +201,7 @@ void BandEncoder::decode_tile(const CodedMatrix& source, const Band& band, const
     throw of_.nan_code(band.first_row + tile.row + faults.first_nan / tile.cols,
                        tile.col + faults.first_nan % tile.cols);
   }
-  if (formats::is_decoded(tensor_.encoding) && !nan_allowed_) require_finite_codes(band, tile);
+  if (is_read_only(tensor_.encoding.scheme) && !nan_allowed_) require_finite_codes(band, tile);
   for (std::size_t row = 0; row < tile.rows && held_.is_open(); ++row)
     held_.count({values(tile).row(row), tile.cols});
   if (plan_.target.via == Via::kBf16) {
@@ -212,7 +214,7 @@ void BandEncoder::decode_tile(const CodedMatrix& source, const Band& band, const
     replace_nonfinite(band, tile);
 }
 
-// Judges codes that are seen only as their values.
+// Judges the values of codes that may be NaN or infinite in several ways.
 void BandEncoder::require_finite_codes(const Band& band, const Tile& tile) const {
   const auto found = first_nonfinite(tile);
   if (!found) return;

@@ -61,7 +61,7 @@ std::vector<LinearModule> find_modules(const Checkpoint& checkpoint, bool is_pac
   const bool has_block = checkpoint.family().name.starts_with("step3p");
   std::vector<LinearModule> modules;
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
-    if (formats::is_decoded(tensor.encoding) && !is_packed) continue;
+    if (is_read_only(tensor.encoding.scheme) && !is_packed) continue;
     LinearModule module;
     module.scheme = held_scheme(checkpoint, tensor);
     module.is_quantized = is_quantized(module.scheme);
@@ -100,7 +100,7 @@ std::optional<formats::SourceActivations> activations_of(const Checkpoint& check
 
 SchemeId held_scheme(const Checkpoint& checkpoint, const LogicalTensor& tensor) {
   const formats::Encoding& encoding = tensor.encoding;
-  if (!formats::is_decoded(encoding) ||
+  if (!is_read_only(encoding.scheme) ||
       formats::input_major_dialect(checkpoint.config()) == nullptr)
     return encoding.scheme;
   const formats::StoredTensor& scales = checkpoint.stored()[encoding.stored[formats::Part::kScale]];

@@ -35,23 +35,18 @@ void require_one_directory(const Manifest& manifest, const std::filesystem::path
       .in_file(directory.string());
 }
 
-/// Adds a remark on codes that are seen as F32.
-void remark_on_decoded(Draft& draft) {
-  std::map<DType, std::size_t> counts;
+/// Adds a remark on weights in schemes that are only read.
+void remark_on_read_only(Draft& draft) {
+  std::map<SchemeId, std::size_t> counts;
   for (const LogicalTensor& tensor : draft.tensors) {
-    if (is_decoded(tensor.encoding)) ++counts[draft.stored[tensor.encoding.stored.weight()].dtype];
+    if (is_read_only(tensor.encoding.scheme)) ++counts[tensor.encoding.scheme];
   }
   std::vector<std::string> kinds;
-  for (const auto& [dtype, n] : counts) {
-    kinds.push_back(fmt::format("{} weight{} of {}", n, n == 1 ? "" : "s",
-                                dtype == DType::kI8
-                                    ? "8-bit codes with zero points or an order of columns"
-                                    : dtype_name(dtype)));
-  }
+  for (const auto& [scheme, n] : counts)
+    kinds.push_back(fmt::format("{} weight{} of {}", n, n == 1 ? "" : "s", scheme_name(scheme)));
   if (kinds.empty()) return;
   draft.remarks.push_back(
-      fmt::format("read as their values in f32, and written in other schemes only: {}",
-                  fmt::join(kinds, ", ")));
+      fmt::format("read, and written in other schemes only: {}", fmt::join(kinds, ", ")));
 }
 
 /// Adds a remark on plain stacks that are in another order than those of releases.
@@ -154,8 +149,8 @@ void understand(Draft& draft) {
   if (!draft.is_understood) return;
   recognise_encodings(draft);
   draft.settle();
-  remark_on_decoded(draft);
-  decode_values(draft);
+  remark_on_read_only(draft);
+  repeat_scales(draft);
   match_family(draft);
   remark_on_stacks(draft);
   match_slices(draft);

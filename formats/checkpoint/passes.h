@@ -70,7 +70,7 @@ void leave_out_identity_experts(Draft& draft);
 /// name that the head had.
 void name_tied_table(Draft& draft);
 
-// Weights: repacked_codes.cc, recognition.cc, decoded_values.cc, family_match.cc, rank_slices.cc.
+// Weights: repacked_codes.cc, recognition.cc, repeated_scales.cc, family_match.cc, rank_slices.cc.
 
 /// Changes the weights of an AWQ or GPTQ checkpoint to the form in which compressed-tensors would
 /// store them: `X.qweight`, `X.scales`, `X.qzeros` and `X.g_idx` become X.weight_packed [N, K/8],
@@ -80,7 +80,7 @@ void name_tied_table(Draft& draft);
 /// and 3 bits take 4 bits, moved so that 8 means zero where no zero points are stored. Weights of 8
 /// bits become INT8: X.weight I8 [N, K], codes less 128, X.weight_scale, and X.weight_shape as a
 /// mark that they are packed in the files (is_packed_int8); X.weight_zero_point [N/4, groups] and
-/// X.weight_g_idx make is_decoded() of them. Weights that compressed-tensors packs in 8 bits
+/// X.weight_g_idx make kInt8Group of them. Weights that compressed-tensors packs in 8 bits
 /// (`num_bits` 8, four to a word) become INT8, too.
 ///
 /// Reports parts that are missing (kMissingTensor), of another shape or group than the config has
@@ -105,19 +105,13 @@ void repack_codes(Draft& draft);
 /// called and however they are packed. Reports tensors that cannot be decoded: codes that lack a
 /// part or have one twice, parts without codes (kMissingTensor, kDuplicate), parts of a wrong shape
 /// or dtype (kShapeMismatch, kDtypeMismatch), integers of 4 bits (kUnsupported). FP8 of other kinds
-/// than E4M3 and INT8 with zero points come out as is_decoded(), their codes as they are stored.
+/// than E4M3 and INT8 with zero points or an order of columns are rows that are only read.
 /// Returns the weights that no scheme fits, with the parts that they have.
 std::vector<StoredParts> recognise_encodings(Draft& draft);
 
-/// Makes plain F32 of the weights whose encoding is_decoded(), as the recognition of encodings
-/// leaves them: with rows and columns that share a scale, which are then 0. Their stored codes are
-/// seen as F32, each value code x scale with one FP32 rounding, where codes of 8 bits less 128 are
-/// taken with their zero point and the group of their column. NaN and infinite codes stay what they
-/// are: a reader refuses them as NaN codes of E4M3. A scale for several rows is seen once for each
-/// of them (Encoding::rows_of_scales), and of as many scales of activations the greatest, as
-/// engines take it. Reading throws kBadScale for a scale that is not finite and above zero (of
-/// INT8: not finite or zero), and kCorrupt for a column of a group that is not there.
-void decode_values(Draft& draft);
+/// Lets a scale for several rows be seen once for each of them (Encoding::rows_of_scales), and of
+/// as many scales of activations the greatest, as engines take it.
+void repeat_scales(Draft& draft);
 
 /// Gives every logical tensor its row, layer and expert, or marks it as unknown, which is judged by
 /// judge_unknown(). Reports a shape that contradicts the config (kShapeMismatch), numbers that are

@@ -19,7 +19,6 @@
 #include "formats/checkpoint/part_names.h"
 #include "formats/checkpoint/passes.h"
 #include "formats/config/nested_config.h"
-#include "formats/container/other_float8.h"
 #include "formats/dialect/dialect.h"
 #include "formats/dialect/dialect_words.h"
 #include "formats/family/families.h"
@@ -90,8 +89,9 @@ struct PairedParts {
 };
 
 /// Dtypes whose numbers mean nothing without a scale.
-constexpr DTypeSet kCodeDtypes =
-    kOtherFloat8 | DTypeSet{DType::kF8E4M3, DType::kI8, DType::kU8, DType::kI32, DType::kF4};
+constexpr DTypeSet kCodeDtypes = {DType::kF8E4M3,     DType::kF8E5M2, DType::kF8E4M3Fnuz,
+                                  DType::kF8E5M2Fnuz, DType::kI8,     DType::kU8,
+                                  DType::kI32,        DType::kF4};
 
 /// True if the config says that the outputs of weights are quantized. Otherwise an output scale is
 /// that of a cache: compressed-tensors and Quark store those of keys and values so, too.
@@ -214,9 +214,6 @@ class Pairing {
   bool quantizes_outputs_;     // false: output scales are those of a cache
   PairedParts paired_;
 };
-
-constexpr DTypeSet kDecodedScales = {DType::kF32, DType::kBf16, DType::kF16, DType::kF8E8M0,
-                                     DType::kU8};
 
 // Zero points of four rows to a word, as packed codes have them.
 constexpr std::uint64_t kByteZerosPerWord = 4;
@@ -343,8 +340,8 @@ class Recogniser {
     }
     const bool has_parts = count_parts(i) > 0;
     if (lacks_zero_points(i) && lost_zero_points_.take(tensor.name, i)) return std::nullopt;
-    if (kOtherFloat8.has(stored.dtype) || has_shifted_bytes(i))
-      return decoded(i, std::move(tensor));
+    if (const SchemeFacts* scheme = read_only_scheme(i))
+      return read_only(i, *scheme, std::move(tensor));
     // Only bytes and integers may be parameters; FP8 means nothing without a scale.
     if (stored.dtype == DType::kF8E4M3 || (has_parts && is_read_as_codes(stored.dtype)))
       return quantized(i, std::move(tensor));
@@ -366,11 +363,18 @@ class Recogniser {
            parts.has(Part::kScale) && !parts.has(Part::kZeroPoint) && !parts.has(Part::kOffset);
   }
 
-  /// INT8 with what no scheme of INT8 has: zero points, or columns in any order.
-  [[nodiscard]] bool has_shifted_bytes(std::uint32_t i) const {
+  /// The row that is only read for these codes; null for those of others. INT8 has zero points
+  /// then, or columns in any order.
+  [[nodiscard]] const SchemeFacts* read_only_scheme(std::uint32_t i) const {
     const StoredParts& parts = found_[i].stored;
-    return draft_.stored[i].dtype == DType::kI8 && parts.has(Part::kScale) &&
-           (parts.has(Part::kZeroPoint) || parts.has(Part::kGroupOrder));
+    const DType dtype = draft_.stored[i].dtype;
+    const bool is_plain_int8 =
+        dtype == DType::kI8 &&
+        !(parts.has(Part::kScale) && (parts.has(Part::kZeroPoint) || parts.has(Part::kGroupOrder)));
+    const auto row = std::ranges::find_if(schemes(), [&](const SchemeFacts& scheme) {
+      return scheme.is_read_only && scheme.codes.has(dtype);
+    });
+    return is_plain_int8 || row == schemes().end() ? nullptr : &*row;
   }
 
   /// Rows and columns that share a scale, which may be whole rows and whole matrices.
@@ -384,19 +388,19 @@ class Recogniser {
     return fitting == blocks_.end() ? std::nullopt : std::optional(*fitting);
   }
 
-  /// Codes that are read and not written, which are is_decoded(): plain F32, with the rows and
-  /// columns that share a scale, as decode_values() wants them. A scale is one of the matrix, of a
-  /// row or of a block. nullopt, and reported, for a scale, zero points or an order of columns of
-  /// another dtype or shape.
-  std::optional<LogicalTensor> decoded(std::uint32_t i, LogicalTensor tensor) {
+  /// Codes that are read and not written. A scale is one of the matrix, of a row or of a block.
+  /// nullopt, and reported, for a scale, zero points or an order of columns of another dtype or
+  /// shape.
+  std::optional<LogicalTensor> read_only(std::uint32_t i, const SchemeFacts& scheme,
+                                         LogicalTensor tensor) {
     if (!has_scale(i)) return std::nullopt;
     const StoredParts& parts = found_[i].stored;
     const Shape& codes = draft_.stored[i].shape;
     const std::uint32_t scale_index = parts[Part::kScale];
     const StoredTensor& scale = draft_.stored[scale_index];
-    if (!kDecodedScales.has(scale.dtype)) {
+    if (!scheme.scales.has(scale.dtype)) {
       fault(scale_index, ErrorCode::kDtypeMismatch, "is a scale in {}, must be {}",
-            dtype_name(scale.dtype), kDecodedScales.text());
+            dtype_name(scale.dtype), scheme.scales.text());
       return std::nullopt;
     }
     const std::optional<Block> block = any_block_of(codes, scale.shape);
@@ -413,6 +417,12 @@ class Recogniser {
       const std::uint32_t index = parts[which];
       const StoredTensor& part = draft_.stored[index];
       const std::string_view meaning = part_facts(which).meaning;
+      if (scheme.id != SchemeId::kInt8Group) {
+        fits = false;
+        fault(index, ErrorCode::kUnsupported, "is {}, which a weight in {} does not have", meaning,
+              scheme.name);
+        continue;
+      }
       const DType dtype = wanted_dtype(which, parts);
       if (part.dtype != dtype) {
         fits = false;
@@ -429,10 +439,8 @@ class Recogniser {
             meaning, shape_text(part.shape), shape_text(codes), shape_text(scale.shape), wanted);
     }
     if (!fits) return std::nullopt;
-    tensor.encoding = {.scheme = SchemeId::kF32,
-                       .stored = parts,
-                       .block_rows = (*block)[0],
-                       .block_cols = (*block)[1]};
+    tensor.encoding = {
+        .scheme = scheme.id, .stored = parts, .block_rows = (*block)[0], .block_cols = (*block)[1]};
     return tensor;
   }
 
@@ -510,7 +518,7 @@ class Recogniser {
       for (const SchemeFacts& scheme : schemes()) {
         if (!scheme.codes.has(weight.dtype) || scheme.scales.has(DType::kF32) == is_own_dtype)
           continue;
-        if (is_excluded(i, scheme)) continue;
+        if (scheme.is_read_only || is_excluded(i, scheme)) continue;
         const bool fits = has_scale_shape(i, scheme, decoded_shape(i, scheme), scale);
         const bool is_dtype = scheme.scales.has(scale.dtype);
         if (fits && is_dtype) return &scheme;

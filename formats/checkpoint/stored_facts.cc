@@ -130,8 +130,8 @@ std::optional<SchemeId> narrower_dtype(const TensorSource& source) {
 
 bool is_saved_wider(const LogicalTensor& tensor, SchemeId to) {
   const SchemeFacts& from = scheme_facts(tensor.encoding.scheme);
-  if (from.quantized || from.id == SchemeId::kRaw || is_decoded(tensor.encoding) ||
-      tensor.rule == nullptr || is_cache_scale(tensor.rule) || role_of(tensor) == Role::kUnknown)
+  if (is_coded(from.id) || from.id == SchemeId::kRaw || tensor.rule == nullptr ||
+      is_cache_scale(tensor.rule) || role_of(tensor) == Role::kUnknown)
     return false;
   const std::uint64_t bits = scheme_facts(to).code_bits;
   return from.code_bits > bits && dtype_bits(tensor.rule->synth_dtype) <= bits;
@@ -139,7 +139,7 @@ bool is_saved_wider(const LogicalTensor& tensor, SchemeId to) {
 
 bool has_plain_only(const TensorSource& source) {
   return std::ranges::none_of(source.tensors(), [](const LogicalTensor& tensor) {
-    return is_quantized(tensor) || is_decoded(tensor.encoding);
+    return is_coded(tensor.encoding.scheme);
   });
 }
 

@@ -83,7 +83,8 @@ Checkpoint with_single_experts(std::shared_ptr<const Checkpoint> source) {
   std::vector<std::uint32_t> turned;
   for (std::uint32_t i = 0; i < source->tensors().size(); ++i) {
     const LogicalTensor& tensor = source->tensors()[i];
-    if (is_quantized(tensor) && tensor.stack == StackOrder::kInputMajor) turned.push_back(i);
+    if (is_coded(tensor.encoding.scheme) && tensor.stack == StackOrder::kInputMajor)
+      turned.push_back(i);
   }
   if (!turned.empty())
     source = std::make_shared<const Checkpoint>(with_turned_stacks(source, turned));

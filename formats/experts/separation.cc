@@ -59,8 +59,8 @@ class Separation {
         if (stack.shape.size() == 3)
           single.shape.push_back(stack.shape[stack.stack == StackOrder::kInputMajor ? 1 : 2]);
         const Window rows = rows_of_member(stack, members.size(), m);
-        is_quantized(stack) ? add_quantized(stack, std::move(single), expert, rows)
-                            : add_plain(stack, std::move(single), expert, rows);
+        is_coded(stack.encoding.scheme) ? add_coded(stack, std::move(single), expert, rows)
+                                        : add_plain(stack, std::move(single), expert, rows);
       }
     }
   }
@@ -85,15 +85,15 @@ class Separation {
     sight_.add(std::move(single));
   }
 
-  void add_quantized(const LogicalTensor& stack, LogicalTensor single, std::uint64_t expert,
-                     const Window& rows) {
+  void add_coded(const LogicalTensor& stack, LogicalTensor single, std::uint64_t expert,
+                 const Window& rows) {
     const StorageRow& storage = *storage_of(dialect_, source_, stack);
     const Encoding& whole = stack.encoding;
     const std::uint64_t n_rows = stack.shape[1], n_experts = stack.shape[0];
     single.encoding = whole;
     single.encoding.block_rows = cover(rows, whole.block_rows, n_rows).unit;
     // One scale for all of a matrix is one scale for all of this expert's matrix.
-    if (scheme_facts(whole.scheme).group_rows == 0)
+    if (scheme_facts(storage.scheme).group_rows == 0)
       single.encoding.block_rows = single.shape.front();
     StoredParts parts;
     whole.stored.for_each([&](Part part, std::uint32_t index) {
@@ -137,7 +137,7 @@ std::string separation_fault(const Checkpoint& source, const LogicalTensor& stac
   if (shape.size() != (is_bias ? 2 : 3) || element_count(shape).value_or(0) == 0 ||
       shape[outputs_axis(stack)] % members.size() != 0)
     return fmt::format("its shape {} is none of equal experts", shape_text(shape));
-  if (!is_quantized(stack)) return {};
+  if (!is_coded(stack.encoding.scheme)) return {};
   if (storage_of(dialect_of_singles(source), source, stack) == nullptr)
     return fmt::format("dialect {} has no names for its parts", dialect_of_singles(source).name);
   const std::size_t axis = outputs_axis(stack);

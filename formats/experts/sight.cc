@@ -21,11 +21,27 @@ const Dialect& dialect_of_singles(const Checkpoint& source) {
   return stacks == storage.end() ? source.dialect() : default_dialect(stacks->scheme);
 }
 
+namespace {
+
+/// The scheme whose parts a weight has: FP8 that is only read has those of E4M3.
+SchemeId written_like(const LogicalTensor& tensor) {
+  const Encoding& encoding = tensor.encoding;
+  if (!is_read_only(encoding.scheme)) return encoding.scheme;
+  const Shape& shape = tensor.shape;
+  if (encoding.block_cols < shape.back()) return SchemeId::kFp8Block;
+  if (encoding.block_rows == 1) return SchemeId::kFp8Channel;
+  return encoding.block_rows < shape[shape.size() - 2] ? SchemeId::kFp8Block : SchemeId::kFp8Tensor;
+}
+
+}  // namespace
+
 const StorageRow* storage_of(const Dialect& dialect, const Checkpoint& source,
                              const LogicalTensor& tensor) {
   const StorageRow* first = nullptr;
-  for (const StorageRow& row : dialect.storage) {
-    if (row.scheme != tensor.encoding.scheme) continue;
+  const SchemeId scheme = written_like(tensor);
+  const Dialect& names = is_read_only(tensor.encoding.scheme) ? default_dialect(scheme) : dialect;
+  for (const StorageRow& row : names.storage) {
+    if (row.scheme != scheme) continue;
     bool has_all = true, names_all = true;
     tensor.encoding.stored.for_each([&](Part part, std::uint32_t index) {
       const PartRow* at = find_part_row(row, part);

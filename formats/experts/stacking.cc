@@ -88,8 +88,7 @@ std::string Stacking::fault_of(const Gathered& gathered) const {
   }
   const LogicalTensor& first = gathered.first();
   if (element_count(first.shape).value_or(0) == 0) return "they hold nothing";
-  // Only with their scales are they known as codes, and no scheme says which rows share one.
-  if (is_decoded(first.encoding))
+  if (is_read_only(first.encoding.scheme))
     return "their codes are of a form that is only read, and no stack has it: convert them --to "
            "bf16 first, and then the output with --experts stacked";
   if (!is_quantized(first)) return {};

@@ -240,19 +240,31 @@ std::vector<float> ScaleReader::read(Range range) const {
 
 std::vector<std::uint8_t> ScaleReader::read_zeros(Range range) const {
   const std::uint32_t index = tensor_.encoding.stored[Part::kZeroPoint];
-  if (index == StoredParts::kAbsent || range.n == 0) return {};
-  const std::uint64_t first_word = range.first / kZerosPerWord;
-  const std::uint64_t end_word = ceil_div(range.first + range.n, kZerosPerWord);
+  const SchemeFacts& facts = scheme_facts(tensor_.encoding.scheme);
+  const bool is_int8 = facts.code == CodeKind::kInt8Zero;
+  if (index == StoredParts::kAbsent || range.n == 0 ||
+      source_.stored()[index].dtype == DType::kI8) {
+    std::vector<std::uint8_t> zeros(is_int8 ? range.n * cols_ : 0);
+    if (index != StoredParts::kAbsent && range.n > 0)
+      source_.read(index, range.first * cols_, std::as_writable_bytes(std::span(zeros)));
+    return zeros;
+  }
+  // Zero points of several rows share a word; those of 8 bits have 128 added.
+  const std::uint64_t per_word = 32 / facts.code_bits;
+  const std::uint64_t first_word = range.first / per_word;
+  const std::uint64_t end_word = ceil_div(range.first + range.n, per_word);
   std::vector<std::uint32_t> words((end_word - first_word) * cols_);
   source_.read(index, first_word * cols_ * sizeof words[0],
                std::as_writable_bytes(std::span(words)));
   std::vector<std::uint8_t> zeros;
   zeros.reserve(range.n * cols_);
   for (std::uint64_t row = range.first; row < range.first + range.n; ++row) {
-    const std::uint32_t* of_row = &words[(row / kZerosPerWord - first_word) * cols_];
-    const auto shift = static_cast<unsigned>(row % kZerosPerWord * 4);
-    for (std::uint64_t col = 0; col < cols_; ++col)
-      zeros.push_back(static_cast<std::uint8_t>(of_row[col] >> shift & 15U));
+    const std::uint32_t* of_row = &words[(row / per_word - first_word) * cols_];
+    const auto shift = static_cast<unsigned>(row % per_word * facts.code_bits);
+    for (std::uint64_t col = 0; col < cols_; ++col) {
+      const std::uint32_t zero = of_row[col] >> shift;
+      zeros.push_back(static_cast<std::uint8_t>(is_int8 ? zero ^ 0x80U : zero & 15U));
+    }
   }
   return zeros;
 }

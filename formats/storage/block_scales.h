@@ -27,10 +27,10 @@ void widen_scales(DType dtype, std::span<const std::byte> bytes,
                   const std::optional<GlobalScale>& global, std::span<float> out);
 
 /// The scales of one logical tensor, and all else that decodes its codes, read a run of scale rows
-/// at a time. Every scale and the global must be finite and above zero, INT4's not zero, and so
-/// must be the product or quotient of the two (kBadScale with position and value); a weight offset
-/// must be zero (kUnsupported); the dimensions that INT4 states must be those of the weight, and an
-/// order of groups name groups that there are (kCorrupt).
+/// at a time. Every scale and the global must be finite and above zero, those of integers not zero,
+/// and so must be the product or quotient of the two (kBadScale with position and value); a weight
+/// offset must be zero (kUnsupported); the dimensions that INT4 states must be those of the weight,
+/// and an order of groups name groups that there are (kCorrupt).
 class ScaleReader {
  public:
   /// `source` and `tensor` must outlive this. Reads the parts with one number for the whole tensor.
@@ -59,10 +59,11 @@ class ScaleReader {
   /// Effective scales of a range of scale rows, row-major.
   [[nodiscard]] std::vector<float> read(Range range) const;
 
-  /// INT4: the codes 0 to 15 that mean zero under those scales; empty where it is 8 for all.
+  /// Integers: the codes that mean zero under those scales. Empty for INT4 where it is 8 for all.
   [[nodiscard]] std::vector<std::uint8_t> read_zeros(Range range) const;
 
-  /// INT4: the scale column of each column of the weight; empty where groups are runs of columns.
+  /// Integers: the scale column of each column of the weight; empty where groups are runs of
+  /// columns.
   [[nodiscard]] std::span<const std::uint32_t> group_order() const { return group_order_; }
 
  private:

@@ -32,6 +32,24 @@ constexpr std::array kPartFacts = {
     PartFacts{Part::kOutputScale, "an output scale", kReal, PartExtent::kOne},
 };
 
+constexpr DTypeSet kAnyScales = kReal | kExponents;
+
+constexpr SchemeFacts read_only_row(SchemeId id, std::string_view name, std::string_view summary,
+                                    CodeKind code, DType codes) {
+  return {.id = id,
+          .name = name,
+          .to_word = "",
+          .summary = summary,
+          .code = code,
+          .code_bits = 8,
+          .is_read_only = true,
+          .group_rows = 128,
+          .group_cols = 128,
+          .codes = {codes},
+          .scales = kAnyScales,
+          .has_signed_scales = codes == DType::kI8};
+}
+
 constexpr std::array kSchemes = {
     SchemeFacts{.id = SchemeId::kBf16,
                 .name = "bf16",
@@ -156,6 +174,18 @@ constexpr std::array kSchemes = {
                 .scales = kReal,
                 .has_dimensions = true,
                 .has_signed_scales = true},
+    read_only_row(SchemeId::kFp8E5m2, "fp8-e5m2",
+                  "E5M2 codes with one scale, or one per row or block: read, never written",
+                  CodeKind::kE5m2, DType::kF8E5M2),
+    read_only_row(SchemeId::kFp8E4m3Fnuz, "fp8-e4m3fnuz",
+                  "E4M3FNUZ codes with such scales: read, never written", CodeKind::kE4m3Fnuz,
+                  DType::kF8E4M3Fnuz),
+    read_only_row(SchemeId::kFp8E5m2Fnuz, "fp8-e5m2fnuz",
+                  "E5M2FNUZ codes with such scales: read, never written", CodeKind::kE5m2Fnuz,
+                  DType::kF8E5M2Fnuz),
+    read_only_row(SchemeId::kInt8Group, "int8-group",
+                  "INT8 codes with zero points or an order of columns: read, never written",
+                  CodeKind::kInt8Zero, DType::kI8),
     SchemeFacts{.id = SchemeId::kRaw,
                 .name = "raw",
                 .to_word = "",
@@ -210,7 +240,7 @@ DType plain_dtype(SchemeId id) {
 Packing packing(SchemeId scheme, DType dtype) {
   const SchemeFacts& facts = scheme_facts(scheme);
   const std::uint32_t bits = dtype_bits(dtype);
-  if (!facts.quantized || bits < facts.code_bits) return {};
+  if (!is_coded(scheme) || bits < facts.code_bits) return {};
   const std::uint32_t shared = std::gcd(bits, facts.code_bits);
   return {.codes = bits / shared, .elements = facts.code_bits / shared};
 }
@@ -226,7 +256,7 @@ Shape block_scale_shape(const Shape& weight, std::uint64_t block_rows, std::uint
 std::array<std::uint64_t, 2> scale_group(SchemeId scheme, const Shape& weight,
                                          std::array<std::uint64_t, 2> block) {
   const SchemeFacts& facts = scheme_facts(scheme);
-  if (!facts.quantized) return {0, 0};
+  if (!is_coded(scheme)) return {0, 0};
   INGOT_CHECK(weight.size() >= 2);
   if (facts.group_rows > 1) return block;
   // A side of 0 still needs a block of at least 1, since sides are divided by it.

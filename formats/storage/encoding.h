@@ -26,7 +26,12 @@ enum class SchemeId : std::uint8_t {
   kMxfp4,        ///< E2M1 codes, an E8M0 scale per 32 columns
   kMxfp8,        ///< E4M3 codes, an E8M0 scale per 32 columns
   kInt4Group,    ///< 4-bit integers, a scale per group of columns, perhaps with zero points
-  kRaw,          ///< any other plain dtype: copied, never computed with
+  // Read and never written: one scale, one per row or one per block.
+  kFp8E5m2,
+  kFp8E4m3Fnuz,
+  kFp8E5m2Fnuz,
+  kInt8Group,  ///< INT8 codes with zero points or an order of columns
+  kRaw,        ///< any other plain dtype: copied, never computed with
 };
 
 /// The kind of a code.
@@ -36,6 +41,10 @@ enum class CodeKind : std::uint8_t {
   kInt8,
   kE2m1,
   kInt4,  ///< 0 to 15, less the zero point of the group: 8 where none is stored
+  kE5m2,
+  kE4m3Fnuz,
+  kE5m2Fnuz,
+  kInt8Zero,  ///< INT8, less the zero point of the group
 };
 
 /// The stored tensors that hold an encoded weight, in the order of a record.
@@ -48,8 +57,8 @@ enum class Part : std::uint8_t {
   kInputOffset,  ///< Ascend, static
   kQuantBias,    ///< Ascend, static
   kDeqScale,     ///< Ascend, static: input scale x weight scale
-  kZeroPoint,    ///< INT4: the code that means zero, per group
-  kGroupOrder,   ///< INT4: the group of each column, where groups are no runs of columns
+  kZeroPoint,    ///< integers: the code that means zero, per group
+  kGroupOrder,   ///< integers: the group of each column, where groups are no runs of columns
   kDimensions,   ///< INT4: rows and columns of the weight
   kOutputScale,  ///< scale of static outputs: kept with the codes or left out, never written
 };
@@ -83,7 +92,8 @@ struct SchemeFacts {
   std::string_view summary;  ///< one line for `ingot list schemes`
   CodeKind code = CodeKind::kPlain;
   std::uint32_t code_bits = 0;  ///< bits of one code; 0 for raw
-  bool quantized = false;       ///< false for plain floating point and raw
+  bool quantized = false;       ///< codes under scales that are kept and written
+  bool is_read_only = false;    ///< codes under scales that are read in order to write others
   /// Rows and columns that share a scale; 0: all of them. Where a checkpoint may choose, the
   /// numbers are those of released models. Both are 0 for schemes without scales as well.
   std::uint64_t group_rows = 0, group_cols = 0;
@@ -104,6 +114,13 @@ inline std::string_view scheme_name(SchemeId id) {
 }
 inline bool is_quantized(SchemeId id) {
   return scheme_facts(id).quantized;
+}
+inline bool is_read_only(SchemeId id) {
+  return scheme_facts(id).is_read_only;
+}
+/// True if numbers are codes under scales.
+inline bool is_coded(SchemeId id) {
+  return scheme_facts(id).code != CodeKind::kPlain;
 }
 /// Finds a scheme by its name or --to word.
 std::optional<SchemeId> find_scheme(std::string_view name);
@@ -167,30 +184,19 @@ struct Encoding {
   bool global_divides = false;
   /// Rows that share each scale of the files, for schemes with a scale per row, where there are
   /// fewer than rows. One number: all rows; several: one for each weight that is fused in this one.
-  /// The stored scale is seen once for each row (decode_values(), formats/checkpoint/passes.h).
+  /// The stored scale is seen once for each row (repeat_scales(), formats/checkpoint/passes.h).
   std::vector<std::uint64_t> rows_of_scales = {};
 };
 
-/// True if a weight only appears to be plain F32, and the files hold codes with a scale that no
-/// scheme here writes (FP8 of other kinds than E4M3, codes of 8 bits with zero points or an order
-/// of columns). Its parts are those of the files.
-inline bool is_decoded(const Encoding& encoding) {
-  return encoding.scheme == SchemeId::kF32 && encoding.stored.has(Part::kScale);
-}
-/// True of those that are FP8: all that have neither zero points nor an order of columns.
-inline bool is_decoded_float8(const Encoding& encoding) {
-  return is_decoded(encoding) && !encoding.stored.has(Part::kZeroPoint) &&
-         !encoding.stored.has(Part::kGroupOrder);
-}
 /// True if codes only appear to be INT8, and are packed in the files, four to a word.
 inline bool is_packed_int8(const Encoding& encoding) {
   return scheme_facts(encoding.scheme).code == CodeKind::kInt8 &&
          encoding.stored.has(Part::kDimensions);
 }
-/// True if a weight only appears in its scheme, and is packed or coded otherwise in the files: it
-/// is converted, and never copied.
+/// True if a weight is converted, and never copied: its scheme is only read, or it is packed
+/// otherwise in the files.
 inline bool is_seen_only(const Encoding& encoding) {
-  return is_decoded(encoding) || is_packed_int8(encoding);
+  return is_read_only(encoding.scheme) || is_packed_int8(encoding);
 }
 
 /// Scales of a block-scaled matrix. Leading dimensions (stacked experts) each have their own grid.

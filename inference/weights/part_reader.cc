@@ -22,6 +22,7 @@
 #include "formats/storage/block_scales.h"
 #include "formats/storage/encoding.h"
 #include "inference/weights/held_bytes.h"
+#include "quantize/scheme.h"
 
 namespace ingot::inference {
 
@@ -72,16 +73,20 @@ class PartReader {
       : source_(source), tensor_(tensor), layout_(layout), memory_(memory), n_read_(n_read) {}
 
   ReadPart run(std::size_t threads) {
-    part_.weight = {.scheme = tensor_.encoding.scheme,
+    const bool is_read_only = formats::is_read_only(tensor_.encoding.scheme);
+    part_.weight = {.scheme = is_read_only ? SchemeId::kF32 : tensor_.encoding.scheme,
                     .codes = memory_ + layout_.codes.at,
                     .rows = layout_.range.rows.count,
                     .cols = layout_.range.cols.count,
                     .row_bytes = layout_.row_bytes};
     if (layout_.codes.n_bytes == 0) return part_;
+    if (is_read_only) {
+      read_values(threads);
+      return part_;
+    }
     read_scales();
     read_static();
     read_codes(threads);
-    if (formats::is_decoded(tensor_.encoding)) require_finite();
     return part_;
   }
 
@@ -127,11 +132,45 @@ class PartReader {
     for_each_band(n_bands, threads, std::min(band_rows, rows.count) * whole_row, cut);
   }
 
-  // Codes that are seen as their values, of which the infinite ones may vanish behind an activation
-  // function.
-  void require_finite() {
-    const std::span<const float> values(at<float>(layout_.codes),
-                                        layout_.codes.n_bytes / sizeof(float));
+  // Decodes a scheme that is only read. Infinite values might vanish behind an activation function.
+  void read_values(std::size_t threads) {
+    const Range& rows = layout_.range.rows;
+    const Range& cols = layout_.range.cols;
+    const ScaleReader reader(source_, tensor_);
+    const std::size_t whole_row = layout_.matrix_cols;
+    const std::size_t band_rows = std::max<std::size_t>(kCutBandBytes / whole_row, 1);
+    const auto decode = [&](std::size_t band, std::byte* scratch) {
+      const std::size_t begin = band * band_rows, n = std::min(band_rows, rows.count - begin);
+      const std::uint64_t first =
+          std::uint64_t{layout_.range.matrix} * layout_.matrix_rows + rows.first + begin;
+      read(Part::kWeight, first * whole_row, {scratch, n * whole_row});
+      const ScaleReader::Range range = reader.range_of(first, n);
+      const std::vector<float> scales = reader.read(range);
+      const std::vector<std::uint8_t> zeros = reader.read_zeros(range);
+      const CodedMatrix codes = {.scheme = tensor_.encoding.scheme,
+                                 .codes = scratch,
+                                 .rows = n,
+                                 .cols = whole_row,
+                                 .row_bytes = whole_row,
+                                 .first_row = first,
+                                 .scales = scales,
+                                 .first_scale_row = range.first,
+                                 .rows_per_matrix = layout_.matrix_rows,
+                                 .scale_cols = reader.cols(),
+                                 .block_rows = tensor_.encoding.block_rows,
+                                 .block_cols = tensor_.encoding.block_cols,
+                                 .zeros = zeros,
+                                 .group_order = reader.group_order()};
+      float* out = at<float>(layout_.codes) + begin * cols.count;
+      quantize::decode(codes.part(0, n, cols.first, cols.count),
+                       {.data = out, .rows = n, .cols = cols.count, .stride = cols.count});
+      require_finite({out, n * cols.count});
+    };
+    for_each_band(ceil_div(rows.count, band_rows), threads,
+                  std::min(band_rows, rows.count) * whole_row, decode);
+  }
+
+  void require_finite(std::span<const float> values) const {
     const auto bad =
         std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
     if (bad == values.end()) return;
@@ -313,7 +352,8 @@ constexpr std::size_t kShortestFreeGroup = 128;
 // Kernels take a first column anywhere in a longer group: they look scales up per 16 columns.
 void require_column(const LogicalTensor& tensor, std::size_t first, std::size_t whole_cols) {
   std::size_t step = kDotLanes;
-  const std::uint64_t group = tensor.encoding.block_cols;
+  const std::uint64_t group =
+      formats::is_read_only(tensor.encoding.scheme) ? 0 : tensor.encoding.block_cols;
   if (group != 0 && group < kShortestFreeGroup && group < whole_cols)
     step = std::lcm(step, static_cast<std::size_t>(group));
   if (first % step == 0) return;
@@ -359,18 +399,18 @@ PartLayout part_layout(const LogicalTensor& tensor, const LinearPart& range, boo
   layout.range = range;
   layout.matrix_rows = tensor.shape[tensor.shape.size() - 2];
   layout.matrix_cols = tensor.shape.back();
-  layout.code_bits = facts.code_bits;
+  layout.code_bits = facts.is_read_only ? 32 : facts.code_bits;
   const auto within = [](const Range& part, std::size_t whole) {
     return part.first <= whole && part.count <= whole - part.first;
   };
   INGOT_CHECK(within(range.rows, layout.matrix_rows) && within(range.cols, layout.matrix_cols));
   require_column(tensor, range.cols.first, layout.matrix_cols);
-  if (range.cols.count * facts.code_bits % 8 != 0) {
+  if (range.cols.count * layout.code_bits % 8 != 0) {
     throw Error(ErrorCode::kUnsupported, "cannot be read {} columns wide: two codes share a byte",
                 range.cols.count)
         .in_tensor(tensor.name);
   }
-  layout.row_bytes = range.cols.count * facts.code_bits / 8;
+  layout.row_bytes = range.cols.count * layout.code_bits / 8;
 
   const auto place = [&](PartLayout::Section& section, std::size_t n_bytes) {
     section = {.at = layout.n_bytes, .n_bytes = n_bytes};
@@ -378,7 +418,7 @@ PartLayout part_layout(const LogicalTensor& tensor, const LinearPart& range, boo
   };
   place(layout.codes, range.rows.count * layout.row_bytes);
   if (range.rows.count == 0 || range.cols.count == 0) return layout;
-  if (encoding.block_cols != 0) {
+  if (encoding.block_cols != 0 && !facts.is_read_only) {
     lay_out_scales(encoding, layout);
     const std::size_t n_scales = layout.scale_rows.count * layout.scale_cols.count;
     if (formats::dtype_bits(facts.scale_dtype) > 8) {

@@ -239,7 +239,7 @@ DecodeFaults scalar::decode(const CodedMatrix& in, formats::MatrixView<float> ou
       for (std::size_t c = 0; c < in.cols; ++c) out.row(r)[c] = value_at(in, r, c);
     return faults;
   }
-  with_code(kind, [&](auto code) {
+  with_code<ReadCodes>(kind, [&](auto code) {
     for_each_piece(in, [&](std::size_t r, std::size_t begin, std::size_t end, std::size_t group) {
       const std::byte* codes = in.row(r);
       const float scale = in.scale(group);
@@ -256,6 +256,7 @@ DecodeFaults scalar::decode(const CodedMatrix& in, formats::MatrixView<float> ou
 }
 
 DecodeFaults decode(const CodedMatrix& in, formats::MatrixView<float> out) {
+  if (formats::is_read_only(in.scheme)) return scalar::decode(in, out);
   if (!has_codes(in, out)) return {};
   if (formats::is_quantized(in.scheme) && in.group_order.empty())
     return HWY_DYNAMIC_DISPATCH(decode_codes)(in, out);

@@ -2,7 +2,7 @@
 
 // The kinds of codes, and the value of every element of a coded matrix: the specification of all
 // vector kernels. A kind is a class here, a place in `Codes`, and its lanes in lanes-inl.h and
-// code_encode_simd.cc.
+// code_encode_simd.cc; one that is only read is a class and a place in `ReadCodes`.
 
 #include <algorithm>
 #include <array>
@@ -16,6 +16,7 @@
 #include "formats/container/bfloat16.h"
 #include "formats/container/float16.h"
 #include "formats/container/float8.h"
+#include "formats/container/other_float8.h"
 #include "quantize/coded_matrix.h"
 #include "quantize/scheme.h"
 
@@ -106,15 +107,46 @@ struct Int4 {
   }
 };
 
-using Codes = std::tuple<E4m3, Int8, E2m1, Int4>;
+/// FP8 of another kind than E4M3. -0 keeps its sign, NaN too.
+template <formats::CodeKind kOf, std::size_t kRow>
+struct OtherFloat8 {
+  static constexpr formats::CodeKind kKind = kOf;
+  static constexpr formats::Float8Kind kFacts = formats::kFloat8Kinds[kRow];
+  static constexpr std::array<float, 256> kValues = formats::float8_values(kFacts);
+  static constexpr std::uint32_t kBits = 8;
+  static constexpr int kMantissaBits = static_cast<int>(kFacts.mantissa_bits);
+  static constexpr float kFloor = kValues[1 << kMantissaBits];
+  static constexpr float kLargest = kValues[kFacts.has_infinity ? 0x7B : 0x7F];
+  static constexpr float value(std::uint8_t code, std::uint8_t /*zero*/ = 0) {
+    return kValues[code];
+  }
+};
+using E5m2 = OtherFloat8<formats::CodeKind::kE5m2, 0>;
+using E4m3Fnuz = OtherFloat8<formats::CodeKind::kE4m3Fnuz, 1>;
+using E5m2Fnuz = OtherFloat8<formats::CodeKind::kE5m2Fnuz, 2>;
 
-/// Calls body(Code()) with the class of a kind, which is not kPlain.
-template <class Body>
+/// INT8 less a zero point, both in two's complement.
+struct Int8Zero {
+  static constexpr formats::CodeKind kKind = formats::CodeKind::kInt8Zero;
+  static constexpr std::uint32_t kBits = 8;
+  static constexpr int kMantissaBits = 8;  // all steps are 1, up to 255
+  static constexpr float kFloor = 0x1p8F;
+  static constexpr float kLargest = 127;
+  static constexpr float value(std::uint8_t code, std::uint8_t zero) {
+    return Int8::value(code) - Int8::value(zero);
+  }
+};
+
+using Codes = std::tuple<E4m3, Int8, E2m1, Int4>;
+using ReadCodes = std::tuple<E4m3, Int8, E2m1, Int4, E5m2, E4m3Fnuz, E5m2Fnuz, Int8Zero>;
+
+/// Calls body(Code()) with the class of a kind, which is in the list.
+template <class List = Codes, class Body>
 void with_code(formats::CodeKind kind, const Body& body) {
   const auto call = [&](auto... code) {
     return ((kind == decltype(code)::kKind && (body(code), true)) || ...);
   };
-  const bool is_known = std::apply(call, Codes());
+  const bool is_known = std::apply(call, List());
   INGOT_CHECK(is_known);
 }
 
@@ -138,7 +170,7 @@ struct CodeFacts {
 
 inline CodeFacts code_facts(formats::CodeKind kind) {
   CodeFacts facts{};
-  with_code(kind, [&](auto code) {
+  with_code<ReadCodes>(kind, [&](auto code) {
     using Code = decltype(code);
     facts = {.bits = Code::kBits,
              .floor = Code::kFloor,
@@ -197,7 +229,7 @@ inline float value_at(const CodedMatrix& m, std::size_t r, std::size_t c) {
   if (m.scheme == formats::SchemeId::kF16) return formats::float_from_f16(number(std::uint16_t{}));
   if (m.scheme == formats::SchemeId::kF32) return number(0.0F);
   float value = 0;
-  with_code(formats::scheme_facts(m.scheme).code, [&](auto code) {
+  with_code<ReadCodes>(formats::scheme_facts(m.scheme).code, [&](auto code) {
     const std::size_t group = m.group(r, c);
     value = scaled(code.value(code_at<code.kBits>(codes, c), m.zero(group)), m.scale(group));
   });

@@ -43,6 +43,15 @@ assert sum(row["tensors"] for row in d["by_dtype"]) == len(header), d["by_dtype"
 assert d["bytes"] == n_bytes == sum(row["bytes"] for row in d["by_dtype"]) == sum(row["bytes"] for row in d["by_scheme"])
 P
 
+# Schemes that are only read have their own names, and their parts the dtype and the bytes of the file.
+tools=$(dirname "$0")/../golden/other_tools
+expect 0 "fp8-e5m2 of allxall, scales BF16: 7 weights" "$ingot" inspect "$tools/quark_e5m2"
+expect 0 "q_proj.weight F8_E5M2 [64, 64], 4,096 bytes" "$ingot" inspect "$tools/quark_e5m2" \
+  model.layers.0.self_attn.q_proj.weight
+expect 0 "int8-group of " "$ingot" inspect "$tools/quark_int8_zeros"
+expect 2 "is fp8-e5m2, a form that is only read (--to bf16)" "$ingot" convert "$tools/quark_e5m2" "$work/none"
+expect 2 "scheme 'int8-group' is read and never written" "$ingot" convert "$example" "$work/none" --to int8-group
+
 # One tensor of ragged interest: decoded here without ingot.
 name=model.layers.2.mlp.experts.5.down_proj.weight
 "$ingot" inspect "$example" "$name" --json >"$work/json" || fail "inspect of one tensor"

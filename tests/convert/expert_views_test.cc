@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <map>
 #include <utility>
 
 #include <gmock/gmock.h>
@@ -95,36 +96,41 @@ std::string rows_in_stack(const Stacks& stacks, const OutputTensor& stack, std::
   return bytes;
 }
 
+/// Compares outputs with stacks and with experts one by one.
+void expect_rows_of_stacks(const Stacks& stacks, const OutputTensors& before,
+                           const OutputTensors& after) {
+  std::size_t n_single = 0, n_stacks = 0;
+  for (const auto& [name, tensor] : before) {
+    if (name.find(".experts.") == name.npos) {
+      EXPECT_EQ(after.at(name), tensor) << name;
+      continue;
+    }
+    EXPECT_FALSE(after.contains(name));
+    ++n_stacks;
+    const std::string base = name.substr(0, name.rfind('.') + 1);
+    const std::string tail = name.ends_with("_bias") ? ".bias" : ".weight";
+    const std::vector<std::string> members = name.find("gate_up") == name.npos
+                                                 ? std::vector<std::string>{"down_proj"}
+                                                 : std::vector<std::string>{"gate_proj", "up_proj"};
+    for (std::size_t expert = 0; expert < tensor.shape[0]; ++expert) {
+      for (std::size_t m = 0; m < members.size(); ++m, ++n_single) {
+        const std::string single = base + std::to_string(expert) + "." + members[m] + tail;
+        ASSERT_TRUE(after.contains(single)) << single;
+        EXPECT_EQ(after.at(single).bytes, rows_in_stack(stacks, tensor, expert, m, members.size()))
+            << single;
+      }
+    }
+  }
+  EXPECT_EQ(after.size(), before.size() - n_stacks + n_single);
+}
+
 TEST(SeparatedExperts, AreTheRowsOfTheirStack) {
   for (const Stacks& stacks : kStacked) {
     const TempDir directory;
     const OutputTensors before = read_output(fixture(stacks.fixture));
     const OutputTensors after = converted(fixture(stacks.fixture), directory / "out", std::nullopt,
                                           ExpertChoice::kSeparate);
-    std::size_t n_single = 0, n_stacks = 0;
-    for (const auto& [name, tensor] : before) {
-      if (name.find(".experts.") == name.npos) {
-        EXPECT_EQ(after.at(name), tensor) << name;
-        continue;
-      }
-      EXPECT_FALSE(after.contains(name));
-      ++n_stacks;
-      const std::string base = name.substr(0, name.rfind('.') + 1);
-      const std::string tail = name.ends_with("_bias") ? ".bias" : ".weight";
-      const std::vector<std::string> members =
-          name.find("gate_up") == name.npos ? std::vector<std::string>{"down_proj"}
-                                            : std::vector<std::string>{"gate_proj", "up_proj"};
-      for (std::size_t expert = 0; expert < kExperts; ++expert) {
-        for (std::size_t m = 0; m < members.size(); ++m, ++n_single) {
-          const std::string single = base + std::to_string(expert) + "." + members[m] + tail;
-          ASSERT_TRUE(after.contains(single)) << single;
-          EXPECT_EQ(after.at(single).bytes,
-                    rows_in_stack(stacks, tensor, expert, m, members.size()))
-              << single;
-        }
-      }
-    }
-    EXPECT_EQ(after.size(), before.size() - n_stacks + n_single);
+    expect_rows_of_stacks(stacks, before, after);
     expect_no_errors(directory / "out");
     const OutputTensors again =
         converted(directory / "out", directory / "again", std::nullopt, ExpertChoice::kStacked);
@@ -371,19 +377,44 @@ TEST(StackedExperts, AreDecodedUnderScalesOfTheirOwn) {
   expect_no_errors(directory / "stacked");
 }
 
-// Codes of E5M2 have no scheme here: rows and columns that share a scale are not known.
-TEST(StackedExperts, OfFormsOnlyReadAreRefused) {
-  const TempDir directory;
-  std::filesystem::copy(fixture("qwen3_5_moe_fp8"), directory / "in");
-  for (const auto& entry : std::filesystem::directory_iterator(directory / "in")) {
+/// A copy of a fixture whose codes are those of E5M2.
+void copy_as_e5m2(const std::string& name, const std::filesystem::path& to) {
+  std::filesystem::copy(fixture(name), to);
+  for (const auto& entry : std::filesystem::directory_iterator(to)) {
     if (entry.path().extension() != ".safetensors") continue;
     std::string bytes = read_text_file(entry.path(), 1 << 24);
-    const std::string from = "F8_E4M3", to = "F8_E5M2";
+    const std::string from = "F8_E4M3", kind = "F8_E5M2";
     for (std::size_t at = bytes.find(from); at != bytes.npos; at = bytes.find(from, at))
-      bytes.replace(at, from.size(), to);
+      bytes.replace(at, from.size(), kind);
     std::filesystem::permissions(entry.path(), std::filesystem::perms::owner_all);
     write_text_file(entry.path(), bytes);
   }
+}
+
+// One scale for an expert, and blocks of matrices that are turned.
+TEST(SeparatedExperts, OfSchemesOnlyReadAreTheRowsOfTheirStack) {
+  for (const Stacks& stacks :
+       {Stacks{"mistral4_fp8", false, false}, Stacks{"qwen3_vl_moe_fp8", true, false}}) {
+    const TempDir directory;
+    copy_as_e5m2(stacks.fixture, directory / "in");
+    std::map<ExpertChoice, OutputTensors> outputs;
+    for (const ExpertChoice experts : {ExpertChoice::kKeep, ExpertChoice::kSeparate}) {
+      const auto output = directory / std::to_string(static_cast<int>(experts));
+      Conversion conversion(directory / "in", output);
+      conversion.recipe.to = SchemeId::kBf16;
+      conversion.recipe.choices.experts = experts;
+      conversion.recipe.allow.nan_code = {Pattern("*")};
+      conversion.run();
+      outputs[experts] = read_output(output);
+    }
+    expect_rows_of_stacks(stacks, outputs[ExpertChoice::kKeep], outputs[ExpertChoice::kSeparate]);
+  }
+}
+
+// Codes of E5M2 are never written, in stacks neither.
+TEST(StackedExperts, OfFormsOnlyReadAreRefused) {
+  const TempDir directory;
+  copy_as_e5m2("qwen3_5_moe_fp8", directory / "in");
   EXPECT_NE(formats::stacking_fault(Checkpoint::open(directory / "in")), "");
   expect_error(ErrorCode::kUnsupported, {"_proj", "only read", "bf16 first"}, [&] {
     converted(directory / "in", directory / "out", SchemeId::kBf16, ExpertChoice::kStacked);

@@ -13,6 +13,7 @@
 #include "formats/base/error.h"
 #include "formats/container/bfloat16.h"
 #include "formats/container/float16.h"
+#include "formats/container/other_float8.h"
 #include "quantize/rows.h"
 #include "tests/quantize/awkward_matrices.h"
 #include "tests/quantize/each_target.h"
@@ -26,23 +27,23 @@ using Bytes = std::vector<std::byte>;
 TEST(SchemeRegistry, EveryRowAnswersToItsOwnId) {
   for (const formats::SchemeFacts& facts : formats::schemes()) {
     const Scheme* scheme = find_scheme(facts.id);
-    if (facts.id == SchemeId::kRaw) {
+    EXPECT_EQ(half_top_step(facts.id) > 0, facts.quantized || facts.is_read_only) << facts.name;
+    if (facts.id == SchemeId::kRaw || facts.is_read_only) {
       EXPECT_EQ(scheme, nullptr);
       continue;
     }
     ASSERT_NE(scheme, nullptr) << facts.name;
     EXPECT_EQ(scheme->id, facts.id) << facts.name;
     EXPECT_NE(scheme->encode, nullptr) << facts.name;
-    EXPECT_EQ(half_top_step(facts.id) > 0, facts.quantized) << facts.name;
     const bool has_global = facts.id == SchemeId::kNvfp4 || facts.id == SchemeId::kFp8Tensor;
     EXPECT_EQ(scheme->global != nullptr, has_global) << facts.name;
   }
 }
 
-TEST(SchemeRegistry, AllButRawConvertIntoEachOther) {
+TEST(SchemeRegistry, AllButRawConvertIntoThoseThatAreWritten) {
   for (const formats::SchemeFacts& from : formats::schemes()) {
     for (const formats::SchemeFacts& to : formats::schemes()) {
-      const bool legal = from.id != SchemeId::kRaw && to.id != SchemeId::kRaw;
+      const bool legal = from.id != SchemeId::kRaw && to.id != SchemeId::kRaw && !to.is_read_only;
       EXPECT_EQ(can_convert(from.id, to.id), legal) << from.name << " to " << to.name;
       if (!legal) {
         EXPECT_EQ(find_transcode(from.id, to.id), nullptr);
@@ -182,6 +183,69 @@ Payload random_payload(SchemeId id, std::size_t rows, std::size_t cols) {
     payload.run.scales = payload.scales;
   }
   return payload;
+}
+
+/// 256 codes in each of four rows, with a scale for two rows and 64 columns.
+CodedMatrix all_codes(SchemeId id, const Bytes& bytes, std::span<const float> scales) {
+  return {.scheme = id,
+          .codes = bytes.data(),
+          .rows = 4,
+          .cols = 256,
+          .row_bytes = 256,
+          .scales = scales,
+          .rows_per_matrix = 4,
+          .scale_cols = 4,
+          .block_rows = 2,
+          .block_cols = 64};
+}
+
+TEST(ReadOnlySchemes, DecodeEveryCodeUnderEveryScale) {
+  Bytes bytes(4 * 256);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i);
+  const std::array<float, 8> scales = {1, 0.3F, 0x1p-140F, 0x1p120F, 3, 5e-7F, 1e30F, 7};
+  const std::pair<SchemeId, formats::DType> kinds[] = {
+      {SchemeId::kFp8E5m2, formats::DType::kF8E5M2},
+      {SchemeId::kFp8E4m3Fnuz, formats::DType::kF8E4M3Fnuz},
+      {SchemeId::kFp8E5m2Fnuz, formats::DType::kF8E5M2Fnuz}};
+  for (const auto& [id, dtype] : kinds) {
+    SCOPED_TRACE(formats::scheme_name(id));
+    const auto* kind = std::ranges::find(formats::kFloat8Kinds, dtype, &formats::Float8Kind::dtype);
+    Matrix out(4, 256);
+    decode(all_codes(id, bytes, scales), out.mutable_view());
+    for (std::size_t r = 0; r < 4; ++r) {
+      for (std::size_t c = 0; c < 256; ++c) {
+        const float code = formats::float_from_float8(*kind, static_cast<std::uint8_t>(c));
+        const float value = out.values[r * 256 + c];
+        const float expected = code * scales[r / 2 * 4 + c / 64];
+        ASSERT_EQ(std::isnan(value), std::isnan(expected));
+        ASSERT_EQ(std::signbit(value), std::signbit(code));
+        if (!std::isnan(expected)) {
+          ASSERT_EQ(value, expected) << r << ", " << c;
+        }
+      }
+    }
+  }
+}
+
+TEST(ReadOnlySchemes, TakeZeroPointsAndAnOrderOfInt8) {
+  Bytes bytes(4 * 256);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i);
+  const std::array<float, 8> scales = {1, -0.5F, 3, 0.125F, 2, 4, 8, -16};
+  const std::array<std::int8_t, 8> zeros = {0, 127, -128, 5, -1, 100, -77, 1};
+  std::vector<std::uint32_t> order(256);
+  for (std::size_t c = 0; c < 256; ++c) order[c] = static_cast<std::uint32_t>(c * 7 % 4);
+  for (const bool has_order : {false, true}) {
+    CodedMatrix run = all_codes(SchemeId::kInt8Group, bytes, scales);
+    run.zeros = {reinterpret_cast<const std::uint8_t*>(zeros.data()), zeros.size()};
+    if (has_order) run.group_order = order;
+    Matrix out(4, 256);
+    decode(run, out.mutable_view());
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      const std::size_t c = i % 256, group = i / 512 * 4 + (has_order ? order[c] : c / 64);
+      const int code = static_cast<std::int8_t>(bytes[i]) - int{zeros[group]};
+      ASSERT_EQ(out.values[i], static_cast<float>(code) * scales[group]) << i;
+    }
+  }
 }
 
 TEST(Transcode, EveryFusedPathEqualsDecodeThenEncode) {

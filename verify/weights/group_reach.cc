@@ -87,7 +87,7 @@ void raise(std::atomic<T>& largest, T value) {
 
 float least_reach(SchemeId scheme, float scale) {
   const CodeKind kind = formats::scheme_facts(scheme).code;
-  if (kind == CodeKind::kPlain) return 0;
+  if (!formats::is_quantized(scheme)) return 0;
   const quantize::CodeFacts code = quantize::code_facts(kind);
   if (code.is_even()) return code.largest - 1;
   if (has_exponent_scales(scheme)) return code.largest / 2;

@@ -37,7 +37,8 @@ Strengths strengths_of(const formats::Checkpoint& source, const LogicalTensor& s
   const std::uint64_t n_rows = stack.shape[1], n_cols = stack.shape[2];
   Strengths found{.rows = std::vector<double>(n_rows), .cols = std::vector<double>(n_cols)};
   std::optional<formats::ScaleReader> scales;
-  if (is_quantized(stack)) scales.emplace(source, stack, formats::ScalePolicy{.allow_zero = true});
+  if (is_coded(stack.encoding.scheme))
+    scales.emplace(source, stack, formats::ScalePolicy{.allow_zero = true});
   const std::uint64_t step = std::max<std::uint64_t>(kElementsAtOnce / n_cols / 128 * 128, 128);
   std::vector<std::byte> codes;
   std::vector<float> values;
@@ -138,7 +139,7 @@ std::vector<StackSides> measure_stacks(const formats::Checkpoint& checkpoint) {
   std::set<const formats::TensorRule*> measured;
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
     const bool is_matrices = tensor.stack != StackOrder::kNone && tensor.shape.size() == 3 &&
-                             quantize::find_scheme(tensor.encoding.scheme) != nullptr &&
+                             tensor.encoding.scheme != formats::SchemeId::kRaw &&
                              tensor.shape[0] >= 2 && tensor.shape[1] > 1 && tensor.shape[2] > 1;
     if (is_matrices && measured.insert(tensor.rule).second)
       found.push_back(measure(checkpoint, tensor));

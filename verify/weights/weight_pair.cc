@@ -20,7 +20,6 @@ namespace ingot::verify {
 namespace {
 
 using formats::DType;
-using formats::is_decoded;
 using formats::LogicalTensor;
 using formats::SchemeId;
 
@@ -95,7 +94,6 @@ WeightPair::WeightPair(const ComparedTensor& source, const ComparedTensor& outpu
               output.tensor.encoding.scheme == SchemeId::kRaw),
       same_coding_(source.tensor.encoding.scheme == output.tensor.encoding.scheme &&
                    group_of(source) == group_of(output) &&
-                   is_decoded(source.tensor.encoding) == is_decoded(output.tensor.encoding) &&
                    (!is_raw_ || dtype_of(source) == dtype_of(output))),
       is_reach_judged_(!wanted.has_given_scales || !takes_scales(output.tensor.encoding.scheme)),
       bands_(source.tensor.shape, group_of(source), group_of(output), sample),
@@ -348,8 +346,7 @@ Relation WeightPair::relation(const BandSums& whole) const {
   if (same_coding_) return Relation::kChanged;
   if (is_raw_) return Relation::kChanged;
   if (is_quantized(output_.tensor)) return Relation::kQuantized;
-  if (is_quantized(source_.tensor) || is_decoded(source_.tensor.encoding) ||
-      is_linear(source_.tensor))
+  if (is_coded(source_.tensor.encoding.scheme) || is_linear(source_.tensor))
     return Relation::kWidened;
   const ElementSums& sums = whole.sums;
   const bool is_exact = sums.exact + sums.source_nonfinite == sums.elements;

@@ -227,7 +227,7 @@ TEST(LoaderRules, CountNanCodesOnlyWhenDeep) {
   const Checkpoint checkpoint = Checkpoint::open(dir.path());
   EXPECT_THAT(run_loader_rules(checkpoint, {}), ::testing::IsEmpty());
   const Finding finding = only(run_loader_rules(checkpoint, {.deep = true}));
-  EXPECT_THAT(finding.message, ::testing::HasSubstr("2 NaN codes"));
+  EXPECT_THAT(finding.message, ::testing::HasSubstr("2 codes that are NaN"));
   EXPECT_THAT(finding.message, ::testing::HasSubstr("element 7"));
 }
 

@@ -266,6 +266,8 @@ TEST(Recipe, RefusesWhatIsNotARecipe) {
   expect_refused("to: [bf16]", {"to is not a text"});
   expect_refused("to: keep", {"no scheme 'keep'", "SELECTOR=keep", "leave --to out"});
   expect_refused("to: nvfp5", {"no scheme 'nvfp5'", "did you mean nvfp4?"});
+  expect_refused("to: fp8-e5m2", {"scheme 'fp8-e5m2' is read and never written"});
+  expect_refused("rules: [{match: a, scheme: int8-group}]", {"is read and never written"});
   expect_refused("to: W8A8", {"no scheme 'W8A8'", "W8A8 is int8, or fp8-channel"});
   expect_refused("to: vllm-ascend", {"that is an engine: --for vllm-ascend"});
   expect_refused("to: TensorRT-LLM", {"that is an engine: --for trtllm"});

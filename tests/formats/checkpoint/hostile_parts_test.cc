@@ -166,6 +166,10 @@ TEST(HostileWeight, InSchemesThatCannotBeDecoded) {
   for (const char* dtype : {"F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"}) {
     refuse(with(".weight", dtype, ".other", "F32"), kMissingTensor, {dtype});
     refuse(with(".weight", dtype, ".weight_scale", "F64"), kDtypeMismatch, {"F64"});
+    TinyCheckpoint shifted = with(".weight", dtype, ".weight_scale", "F32");
+    shifted.files["model.safetensors"].push_back(
+        {std::string(kUpStem) + ".weight_zero_point", "I8", {12, 1}});
+    refuse(shifted, kUnsupported, {"a zero point, which a weight in fp8-"});
   }
 }
 

@@ -245,19 +245,26 @@ TEST_F(CodesOf8Bits, WithZeroPointsBelieNoConfig) {
   });
 }
 
-TEST_F(CodesOf8Bits, WithZeroPointsAreSeenAsValues) {
+TEST_F(CodesOf8Bits, WithZeroPointsAreOnlyRead) {
   with_config(std::string(kOf8Bits) + "false", gptq_of_8_bits("down", 100)).write(dir_.path());
   const Checkpoint checkpoint = Checkpoint::open(dir_.path(), {.family = "generic"});
   ASSERT_EQ(checkpoint.tensors().size(), 1U);
   const LogicalTensor& tensor = checkpoint.tensors()[0];
-  EXPECT_TRUE(is_decoded(tensor.encoding));
+  EXPECT_EQ(tensor.encoding.scheme, SchemeId::kInt8Group);
   EXPECT_EQ(tensor.shape, (Shape{kRows, kCols}));
-  std::vector<float> values(kRows * kCols);
-  checkpoint.read(tensor.encoding.stored.weight(), 0, std::as_writable_bytes(std::span(values)));
-  for (std::uint64_t i = 0; i < values.size(); ++i) {
-    const std::uint64_t row = i / kCols, col = i % kCols;
-    const auto scale = static_cast<float>(row * kGroups + col / 32 + 1);
-    ASSERT_EQ(values[i], static_cast<float>(int{code_at(row, col)} - 101) * scale) << i;
+  EXPECT_EQ(checkpoint.stored()[tensor.encoding.stored.weight()].dtype, DType::kI8);
+  std::vector<std::int8_t> codes(kRows * kCols);
+  checkpoint.read(tensor.encoding.stored.weight(), 0, std::as_writable_bytes(std::span(codes)));
+  const ScaleReader reader(checkpoint, tensor);
+  const std::vector<float> scales = reader.read({.first = 0, .n = kRows});
+  // The last rows of a word, and the first of the next one.
+  const std::vector<std::uint8_t> some = reader.read_zeros({.first = 3, .n = 2});
+  const std::vector<std::uint8_t> zeros = reader.read_zeros({.first = 0, .n = kRows});
+  EXPECT_TRUE(std::equal(some.begin(), some.end(), zeros.begin() + 3 * kGroups));
+  for (std::uint64_t i = 0; i < codes.size(); ++i) {
+    const std::uint64_t row = i / kCols, col = i % kCols, group = row * kGroups + col / 32;
+    ASSERT_EQ(scales[group], static_cast<float>(group + 1));
+    ASSERT_EQ(codes[i] - static_cast<std::int8_t>(zeros[group]), int{code_at(row, col)} - 101) << i;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/container/other_float8.h"
 #include "inference/weights/expert_store.h"
 #include "inference/weights/weight_store.h"
 #include "tests/convert/plain_decode.h"
@@ -143,6 +144,26 @@ TEST(BadWeights, OfOtherFloat8ThatAreNotFiniteAreRefused) {
   for (const std::uint8_t code : std::initializer_list<std::uint8_t>{0x7C, 0xFC, 0x7F}) {
     expect_error(kNonFinite, {"model.safetensors", "'a.weight'", "decodes to"},
                  [&] { read(e5m2(code), "a.weight", 4, 16); });
+  }
+}
+
+// A part is cut out of rows and columns, from the middle of a group.
+TEST(ReadOnlyWeights, AreHeldAsTheirValues) {
+  std::vector<std::uint8_t> codes(6 * 96);
+  std::vector<float> scales(6 * 3);
+  for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>(i % 0x7C);
+  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = 0.3F + static_cast<float>(i);
+  const Crafted crafted({{"a.weight", "F8_E5M2", {6, 96}, bytes_of(codes)},
+                         {"a.weight_scale", "F32", {6, 3}, bytes_of(scales)}});
+  const formats::Checkpoint source = crafted.open();
+  const WeightStore store(source, Profile::kF32, 1);
+  const auto values = decoded_rows(
+      store.linear("a.weight", 6, 96, {.first = 1, .count = 4}, {.first = 48, .count = 48}));
+  ASSERT_EQ(values.size(), 4U * 48U);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::size_t row = 1 + i / 48, col = 48 + i % 48;
+    const float code = formats::float_from_float8(formats::kFloat8Kinds[0], codes[row * 96 + col]);
+    EXPECT_EQ(values[i], code * scales[row * 3 + col / 32]) << i;
   }
 }
 

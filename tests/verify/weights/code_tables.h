@@ -37,6 +37,9 @@ inline std::vector<double> code_values(formats::SchemeId scheme) {
                                                  ? formats::float_from_bf16(bits)
                                                  : formats::float_from_f16(bits)));
       }
+      break;
+    default:  // only read
+      break;
   }
   std::erase_if(values, [](double value) { return !std::isfinite(value); });
   std::sort(values.begin(), values.end());

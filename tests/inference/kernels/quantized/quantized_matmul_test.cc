@@ -187,8 +187,7 @@ double value_of(CodeKind kind, std::uint8_t code) {
       return double{formats::kE4m3Values[code]};
     case CodeKind::kE2m1:
       return double{quantize::E2m1::value(code)};
-    case CodeKind::kInt4:  // of weights whose activations stay as they are
-    case CodeKind::kPlain:
+    default:  // of weights whose activations stay as they are
       break;
   }
   return NAN;
