@@ -1,13 +1,7 @@
 #pragma once
 
-#include <ostream>
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "check/check.h"
+#include "tests/support/test.h"
 
 namespace ingot::check {
 

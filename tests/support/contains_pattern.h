@@ -1,9 +1,8 @@
 #pragma once
 
 #include <regex>
-#include <string>
 
-#include <gmock/gmock.h>
+#include "tests/support/test.h"
 
 namespace ingot::testing {
 

@@ -1,11 +1,8 @@
 #pragma once
 
-#include <algorithm>
-#include <filesystem>
-#include <string>
-
-#include <gtest/gtest.h>
 #include <sys/resource.h>
+
+#include "tests/support/test.h"
 
 namespace ingot::testing {
 

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot::testing {
 

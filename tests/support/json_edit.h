@@ -10,6 +10,14 @@ namespace ingot::testing {
 /// A change of a JSON document: the value at a pointer (`/a/0/b`, or `/a/-` behind the last entry
 /// of a list) becomes `value`; without one it is taken away.
 struct JsonEdit {
+  JsonEdit(std::string place, formats::Json to) : at(std::move(place)), value(std::move(to)) {}
+  /// The same as a text: "/a/0/b 7", "/a/0/b" for a value that is taken away, or "7" for all.
+  JsonEdit(const std::string& text)
+      : at(text.starts_with('/') ? text.substr(0, text.find(' ')) : "") {
+    if (at.size() < text.size()) value = formats::Json::parse(text.substr(at.size()));
+  }
+  JsonEdit(const char* text) : JsonEdit(std::string(text)) {}
+
   std::string at;
   formats::Json value = formats::Json::value_t::discarded;
 

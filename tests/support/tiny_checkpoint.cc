@@ -1,7 +1,10 @@
 #include "tests/support/tiny_checkpoint.h"
 
 #include <fstream>
+#include <sstream>
 #include <stdexcept>
+
+#include "tests/support/listed.h"
 
 namespace ingot::testing {
 namespace {
@@ -20,6 +23,18 @@ std::uint64_t data_bytes(const TinyTensor& tensor) {
 }
 
 }  // namespace
+
+std::vector<TinyTensor> tensors_of(const std::string& text) {
+  std::vector<TinyTensor> tensors;
+  for (const std::string& row : listed(text)) {
+    TinyTensor& tensor = tensors.emplace_back();
+    std::istringstream words(row);
+    words >> tensor.name >> tensor.dtype;
+    for (std::string side; std::getline(words >> std::ws, side, ',');)
+      tensor.shape.push_back(std::stoull(side));
+  }
+  return tensors;
+}
 
 std::string safetensors_bytes(const std::vector<TinyTensor>& tensors) {
   std::string header = "{";

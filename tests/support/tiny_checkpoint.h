@@ -17,6 +17,9 @@ struct TinyTensor {
   std::string data = {};
 };
 
+/// Tensors of zeros, as a text tells them: "a.weight U8 8,4; a.weight_scale_2 F32".
+std::vector<TinyTensor> tensors_of(const std::string& text);
+
 /// The bytes of a safetensors file, put together here and not by the product: tensors in the order
 /// given, no padding.
 std::string safetensors_bytes(const std::vector<TinyTensor>& tensors);

@@ -1,13 +1,5 @@
 #include "synth/synth.h"
 
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <fstream>
-#include <sstream>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include "check/check.h"
@@ -16,8 +8,7 @@
 #include "synth/synth_values.h"
 #include "tests/check/editable_checkpoint.h"
 #include "tests/check/findings.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot::formats {
 

@@ -1,10 +1,7 @@
 #include "formats/base/foreign_files.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "formats/checkpoint/checkpoint_listing.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace ingot::formats {

@@ -1,19 +1,13 @@
 #include "formats/base/hash.h"
 
-#include <algorithm>
-#include <cstring>
 #include <mutex>
-#include <random>
-#include <string>
-#include <vector>
 
-#include <gtest/gtest.h>
 #include <xxhash.h>
 
 #include "formats/base/chunks.h"
 #include "formats/base/error.h"
 #include "tests/support/bytes.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot {
 namespace {

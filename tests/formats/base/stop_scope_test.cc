@@ -1,12 +1,9 @@
 #include "formats/base/stop_scope.h"
 
 #include <atomic>
-#include <cstddef>
-
-#include <gtest/gtest.h>
 
 #include "formats/base/parallel.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot {
 namespace {

@@ -1,11 +1,5 @@
-#include <algorithm>
-
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include "formats/checkpoint/checkpoint.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 // Checkpoints in forms that are not read: each is told by one cause, not by the faults of names and
@@ -33,7 +27,7 @@ class ForeignForms : public InTempDir {
     })) << ::testing::PrintToString(any.remarks());
   }
   /// Replaces the weight of each dense projection by these parts, called X.PART.
-  void replace_dense(const std::vector<TinyTensor>& parts) {
+  void replace_dense(const std::string& parts) {
     auto& tensors = tiny_.files.at("model.safetensors");
     std::vector<TinyTensor> kept;
     for (const TinyTensor& tensor : tensors) {
@@ -42,7 +36,7 @@ class ForeignForms : public InTempDir {
         kept.push_back(tensor);
         continue;
       }
-      for (TinyTensor part : parts) {
+      for (TinyTensor part : tensors_of(parts)) {
         part.name = module + "." + part.name;
         kept.push_back(std::move(part));
       }
@@ -55,71 +49,54 @@ class ForeignForms : public InTempDir {
 };
 
 TEST_F(ForeignForms, BitsandbytesIsToldByItsParts) {
-  replace_dense({{"weight", "I8", {8, 8}}, {"SCB", "F32", {8}}, {"weight_format", "U8", {}}});
+  replace_dense("weight I8 8,8; SCB F32 8; weight_format U8");
   expect_cause(ErrorCode::kUnsupported, {"SCB' and 2 more", "bitsandbytes' INT8", "dequantize()"});
   tiny_ = tiny_deepseek_v3();
-  replace_dense({{"weight", "U8", {32, 1}},
-                 {"weight.absmax", "U8", {1}},
-                 {"weight.quant_map", "F32", {16}},
-                 {"weight.quant_state.bitsandbytes__nf4", "U8", {4}}});
+  replace_dense(
+      "weight U8 32,1; weight.absmax U8 1; weight.quant_map F32 16; "
+      "weight.quant_state.bitsandbytes__nf4 U8 4");
   expect_cause(ErrorCode::kUnsupported, {"bitsandbytes' NF4 or FP4"});
 }
 
 TEST_F(ForeignForms, SparseWeightsAreToldByTheirBits) {
-  replace_dense({{"compressed", "BF16", {8, 4}}, {"bitmask", "U8", {8, 1}}, {"shape", "I64", {2}}});
+  replace_dense("compressed BF16 8,4; bitmask U8 8,1; shape I64 2");
   expect_cause(ErrorCode::kUnsupported, {"bitmask' and 2 more", "2:4 sparse weights"});
   tiny_ = tiny_deepseek_v3();
-  replace_dense({{"weight_packed", "I32", {8, 4}},
-                 {"meta", "F16", {8, 1}},
-                 {"scale_packed", "BF16", {8, 1}}});
+  replace_dense("weight_packed I32 8,4; meta F16 8,1; scale_packed BF16 8,1");
   expect_cause(ErrorCode::kUnsupported, {"meta' and 2 more", "2:4 sparse codes", "Marlin"});
   tiny_ = tiny_deepseek_v3();
-  replace_dense({{"compressed", "BF16", {8, 4}},
-                 {"bitmask", "U8", {8, 1}},
-                 {"row_offsets", "I64", {8, 1}},
-                 {"shape", "I64", {2}}});
+  replace_dense("compressed BF16 8,4; bitmask U8 8,1; row_offsets I64 8,1; shape I64 2");
   expect_cause(ErrorCode::kUnsupported, {"row_offsets' and 2 more", "tensors' sparse weights"});
 }
 
 TEST_F(ForeignForms, ToolsAreToldByTheirPartsWithoutABlock) {
-  struct Form {
-    const char* tool;
-    std::vector<TinyTensor> parts;
+  const std::vector<std::pair<std::string, std::string>> forms = {
+      {"HQQ's", "W_q U8 4,8; scale F16 1,8; zero F16 1,8"},
+      {"EETQ's", "weight I8 8,8; weight_scales F16 8"},
+      {"EETQ's", "qweight I8 8,8; weight_scales F16 8"},
+      {"MLX's", "weight U8 8,4; scales BF16 8,1; biases BF16 8,1"},
+      {"TorchAO's", "_weight_qdata F8_E4M3 8,8; _weight_scale F32 8,1"},
+      {"VPTQ's", "centroids.weight F16 1,8; indices I32 1,8,8; weight_scale F16 8"},
+      {"SpQR's", "dense_weights I64 8; row_offsets I32 9"},
+      {"FP-Quant's", "qweight U8 8,4; forward_hadamard_matrix BF16 8,8"},
+      {"QuIP#'s", "Qidxs I64 8,1; SU F16 8"},
   };
-  const std::vector<Form> forms = {
-      {"HQQ's", {{"W_q", "U8", {4, 8}}, {"scale", "F16", {1, 8}}, {"zero", "F16", {1, 8}}}},
-      {"EETQ's", {{"weight", "I8", {8, 8}}, {"weight_scales", "F16", {8}}}},
-      {"EETQ's", {{"qweight", "I8", {8, 8}}, {"weight_scales", "F16", {8}}}},
-      {"MLX's", {{"weight", "U8", {8, 4}}, {"scales", "BF16", {8, 1}}, {"biases", "BF16", {8, 1}}}},
-      {"TorchAO's", {{"_weight_qdata", "F8_E4M3", {8, 8}}, {"_weight_scale", "F32", {8, 1}}}},
-      {"VPTQ's",
-       {{"centroids.weight", "F16", {1, 8}},
-        {"indices", "I32", {1, 8, 8}},
-        {"weight_scale", "F16", {8}}}},
-      {"SpQR's", {{"dense_weights", "I64", {8}}, {"row_offsets", "I32", {9}}}},
-      {"FP-Quant's", {{"qweight", "U8", {8, 4}}, {"forward_hadamard_matrix", "BF16", {8, 8}}}},
-      {"QuIP#'s", {{"Qidxs", "I64", {8, 1}}, {"SU", "F16", {8}}}}};
-  for (const Form& form : forms) {
-    SCOPED_TRACE(form.tool);
+  for (const auto& [tool, parts] : forms) {
+    SCOPED_TRACE(tool);
     tiny_ = tiny_deepseek_v3();
-    replace_dense(form.parts);
-    expect_cause(ErrorCode::kUnsupported, {form.tool, "and 2 more"});
+    replace_dense(parts);
+    expect_cause(ErrorCode::kUnsupported, {tool, "and 2 more"});
   }
 }
 
 TEST_F(ForeignForms, PartsOfSparseCodesAreCopiedEachByItself) {
   const auto open_generic = [&] { return Checkpoint::open(dir_ / "m", {.family = "generic"}); };
   // Their names are those of parts of packed codes, and a scale without its weight.
-  replace_dense({{"weight_packed", "I32", {8, 4}},
-                 {"meta", "F16", {8, 1}},
-                 {"weight_scale", "BF16", {8, 1}}});
+  replace_dense("weight_packed I32 8,4; meta F16 8,1; weight_scale BF16 8,1");
   const Checkpoint packed = open_generic();
   EXPECT_EQ(packed.tensors().size(), packed.stored().size());
   tiny_ = tiny_deepseek_v3();
-  replace_dense({{"compressed", "F8_E4M3", {8, 4}},
-                 {"bitmask", "U8", {8, 1}},
-                 {"shape", "I64", {2}},
-                 {"weight_scale", "BF16", {8, 1}}});
+  replace_dense("compressed F8_E4M3 8,4; bitmask U8 8,1; shape I64 2; weight_scale BF16 8,1");
   const Checkpoint masked = open_generic();
   EXPECT_EQ(masked.tensors().size(), masked.stored().size());
   for (const Checkpoint* checkpoint : {&packed, &masked}) {
@@ -133,7 +110,7 @@ TEST_F(ForeignForms, BlocksOfLlamaCppAreToldByTheConfig) {
       "quant_algo": "MIXED_PRECISION", "quantized_layers": {
       "model.layers.0.mlp.up_proj": {"quant_algo": "Q8_0", "packing": "ggml", "group_size": 32},
       "model.layers.0.mlp.down_proj": {"quant_algo": "IQ2_XS", "packing": "ggml"}}},)");
-  replace_dense({{"weight", "U8", {8, 1, 34}}});
+  replace_dense("weight U8 8,1,34");
   expect_cause(ErrorCode::kUnsupported, {"ggml of 2 modules", "llama.cpp's blocks (IQ2_XS, Q8_0)"});
 }
 
@@ -144,10 +121,7 @@ TEST_F(ForeignForms, AlgosOfOtherActivationsAreNoNvfp4) {
         1,
         fmt::format(R"("quantization_config": {{"quant_method": "modelopt", "quant_algo": "{}"}},)",
                     algo));
-    replace_dense({{"weight", "U8", {8, 8}},
-                   {"weight_scale", "F8_E4M3", {8, 1}},
-                   {"weight_scale_2", "F32", {}},
-                   {"input_scale", "F32", {}}});
+    replace_dense("weight U8 8,8; weight_scale F8_E4M3 8,1; weight_scale_2 F32; input_scale F32");
     expect_cause(ErrorCode::kUnsupported, {algo, "ModelOpt's"});
   }
 }
@@ -155,16 +129,14 @@ TEST_F(ForeignForms, AlgosOfOtherActivationsAreNoNvfp4) {
 TEST_F(ForeignForms, InputScalesNameTheEnginesThatTakeThem) {
   tiny_.config.insert(
       1, R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"},)");
-  replace_dense({{"weight", "U8", {8, 8}},
-                 {"weight_scale", "F8_E4M3", {8, 1}},
-                 {"weight_scale_2", "F32", {}},
-                 {"pre_quant_scale", "BF16", {8}}});
+  replace_dense(
+      "weight U8 8,8; weight_scale F8_E4M3 8,1; weight_scale_2 F32; pre_quant_scale BF16 8");
   expect_cause(ErrorCode::kUnsupported,
                {"NVFP4_AWQ", "pre_quant_scale", "SGLang 0.5.23", "vLLM 0.32 does not"});
 }
 
 TEST_F(ForeignForms, EmptyWeightsWereNotGathered) {
-  replace_dense({{"weight", "BF16", {0}}});
+  replace_dense("weight BF16 0");
   expect_cause(ErrorCode::kShapeMismatch, {"and 2 more are of shape [0], empty", "ZeRO 3"});
 }
 

@@ -1,14 +1,44 @@
-#include "tests/formats/checkpoint/hostile_checkpoint.h"
-
-#include <fmt/format.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "formats/checkpoint/checkpoint.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "formats/checkpoint/promised_tensors.h"
+#include "formats/json/json.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
+
+// Small checkpoints with faults, for the tests of refusals.
+
+namespace ingot::testing {
+
+inline constexpr const char* kUpStem = "model.layers.0.mlp.up_proj";
+inline constexpr const char* kScale = "model.layers.0.mlp.up_proj.weight_scale_inv";
+
+/// Writes the checkpoint and expects that opening it fails, and that `check` finds the same fault.
+template <typename Words = std::initializer_list<std::string>>
+void refuse(const TinyCheckpoint& tiny, ErrorCode code, const Words& words) {
+  TempDir dir;
+  tiny.write(dir.path());
+  expect_error(code, words, [&] { formats::Checkpoint::open(dir.path()); });
+  ErrorList faults;
+  formats::Checkpoint::open(dir.path(), {.faults = &faults});
+  EXPECT_THAT(faults.errors(), ::testing::Contains(::testing::Property(&Error::code, code)));
+}
+
+/// The tiny model with one FP8 weight.
+inline TinyCheckpoint tiny_fp8() {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  make_fp8(tiny, kUpWeight, kScale);
+  return tiny;
+}
+
+inline void remove_tensor(TinyCheckpoint& tiny, const std::string& name) {
+  for (auto& [file, tensors] : tiny.files) {
+    std::erase_if(tensors, [&](const TinyTensor& tensor) { return tensor.name == name; });
+  }
+}
+
+}  // namespace ingot::testing
 
 namespace ingot::formats {
 namespace {
@@ -81,28 +111,244 @@ TEST_F(HostileDirectory, WithSideFilesThatAreNone) {
                [&] { Checkpoint::open(dir_.path()); });
 }
 
-TEST(HostileConfig, MissingOrWrong) {
+using Damage = std::function<void(TinyCheckpoint&)>;
+
+Damage without(const std::string& tensor) {
+  return [=](TinyCheckpoint& tiny) { remove_tensor(tiny, tensor); };
+}
+Damage adds(const std::string& name, const std::string& dtype,
+            const std::vector<std::uint64_t>& shape) {
+  return [=](TinyCheckpoint& tiny) {
+    tiny.files["model.safetensors"].push_back({name, dtype, shape});
+  };
+}
+Damage of_dtype(const std::string& tensor, const std::string& dtype) {
+  return [=](TinyCheckpoint& tiny) { tensor_of(tiny, tensor).dtype = dtype; };
+}
+Damage of_shape(const std::string& tensor, const std::vector<std::uint64_t>& shape) {
+  return [=](TinyCheckpoint& tiny) { tensor_of(tiny, tensor).shape = shape; };
+}
+Damage config(const std::string& text) {
+  return [=](TinyCheckpoint& tiny) { tiny.config = text; };
+}
+Damage says(const std::string& keys) {
+  return [=](TinyCheckpoint& tiny) { tiny.config.insert(1, keys + ","); };
+}
+Damage other(const TinyCheckpoint& whole) {
+  return [=](TinyCheckpoint& tiny) { tiny = whole; };
+}
+/// One change after the other.
+template <typename... Changes>
+Damage all(const Changes&... changes) {
+  return [=](TinyCheckpoint& tiny) { (changes(tiny), ...); };
+}
+void fp8(TinyCheckpoint& tiny) {
+  make_fp8(tiny, kUpWeight, kScale);
+}
+void indexed(TinyCheckpoint& tiny) {
+  tiny.index_files();
+}
+/// Weights in a file of another name, and with a file more.
+void renamed(TinyCheckpoint& tiny) {
+  auto file = tiny.files.extract("model.safetensors");
+  file.key() = "a.safetensors";
+  tiny.files.insert(std::move(file));
+}
+void with_stray_file(TinyCheckpoint& tiny) {
+  tiny.files["stray.safetensors"] = {{"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {1}}};
+}
+
+/// One INT8 weight of Quark, with a zero point for each of its 12 rows.
+TinyCheckpoint tiny_quark(const char* dtype, const std::vector<std::uint64_t>& shape) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
-  const std::string good = tiny.config;
-  tiny.config.clear();
-  refuse(tiny, kNotFound, {"config.json", "--family generic"});
-  tiny.config = "no json";
-  refuse(tiny, kCorrupt, {"config.json"});
-  tiny.config = "[]";
-  refuse(tiny, kCorrupt, {"config.json"});
-  tiny.config = R"({"model_type": "deepseek_v3"})";
-  refuse(tiny, kCorrupt, {"config.json", "num_hidden_layers", "hidden_size"});
-  tiny.config = R"({"model_type": "deepseek_v3", "num_hidden_layers": 2, "hidden_size": -8})";
-  refuse(tiny, kCorrupt, {"config.json", "hidden_size"});
-  tiny.config =
-      R"({"model_type": "deepseek_v3", "num_hidden_layers": 1048576, "num_attention_heads": 4294967296,
-                    "qk_nope_head_dim": 4294967296})";
-  refuse(tiny, kLimit, {"config.json"});
-  tiny.config = R"({"model_type": "lama"})";
-  refuse(tiny, kUnsupported, {"lama", "deepseek_v32", "--family"});
-  tiny.config = good;
-  tiny.config.insert(1, R"("quantization_config": {"quant_method": "gptq"},)");
-  refuse(tiny, kUnsupported, {"gptq"});
+  tensor_of(tiny, kUpWeight).dtype = "I8";
+  tiny.files["model.safetensors"].push_back({std::string(kUpStem) + ".weight_scale", "BF16", {12}});
+  tiny.files["model.safetensors"].push_back(
+      {std::string(kUpStem) + ".weight_zero_point", dtype, shape});
+  tiny.config.insert(1, R"("quantization_config": {"quant_method": "quark",
+      "global_quant_config": {"weight": {"dtype": "int8", "qscheme": "per_channel",
+                                         "symmetric": false}}},)");
+  return tiny;
+}
+
+/// INT8 weights of compressed-tensors in two groups, both asymmetric, without a zero point.
+TinyCheckpoint tiny_lost_zero_points() {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  for (const char* name : {"gate_proj", "up_proj"}) {
+    const std::string stem = std::string("model.layers.0.mlp.") + name;
+    TinyTensor& packed = tensor_of(tiny, stem + ".weight");
+    packed = {stem + ".weight_packed", "I32", {12, 2}};
+    tiny.files["model.safetensors"].push_back({stem + ".weight_scale", "BF16", {12, 1}});
+    tiny.files["model.safetensors"].push_back({stem + ".weight_shape", "I32", {2}});
+  }
+  tensor_of(tiny, "model.layers.0.mlp.down_proj.weight").dtype = "I8";
+  tiny.files["model.safetensors"].push_back(
+      {"model.layers.0.mlp.down_proj.weight_scale", "F32", {8, 1}});
+  tiny.config.insert(1, R"("quantization_config": {"quant_method": "compressed-tensors",
+      "config_groups": {
+        "packed": {"targets": ["re:.*(gate|up)_proj"], "weights": {"symmetric": false,
+                   "num_bits": 8, "strategy": "channel"}},
+        "plain": {"targets": ["re:.*down_proj"], "weights": {"symmetric": false, "type": "int",
+                   "num_bits": 8, "strategy": "channel"}}}},)");
+  return tiny;
+}
+
+/// A weight under another suffix and dtype, with one part more.
+Damage spelled(const std::string& suffix, const std::string& dtype, const std::string& part,
+               const std::string& part_dtype) {
+  return [=](TinyCheckpoint& tiny) {
+    tensor_of(tiny, kUpWeight) = {kUpStem + suffix, dtype, {12, 8}};
+    adds(kUpStem + part, part_dtype, {12, 1})(tiny);
+  };
+}
+
+/// Four-bit codes, two to a byte, as I8.
+Damage packed(const std::string& suffix, const std::vector<std::uint64_t>& scales) {
+  return all(fp8, without(kScale), of_dtype(kUpWeight, "I8"),
+             adds(kUpStem + suffix, "F8_E8M0", scales));
+}
+
+const std::string kUp = kUpStem, kSide = "model.layers.0.mlp.side_proj",
+                  kNorm = "model.norm.weight";
+const std::string kInBlocks =
+    R"("quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]})";
+
+std::vector<Refusal<TinyCheckpoint>> refusals() {
+  std::vector<Refusal<TinyCheckpoint>> rows = {
+      {"NoConfig", kNotFound, "config.json...--family generic", config("")},
+      {"ConfigOfNoJson", kCorrupt, "config.json", config("no json")},
+      {"ConfigOfNoObject", kCorrupt, "config.json", config("[]")},
+      {"ConfigWithoutWidths", kCorrupt, "config.json...num_hidden_layers...hidden_size",
+       config(R"({"model_type": "deepseek_v3"})")},
+      {"ConfigOfNegativeWidth", kCorrupt, "config.json...hidden_size",
+       config(R"({"model_type": "deepseek_v3", "num_hidden_layers": 2, "hidden_size": -8})")},
+      {"ConfigOfHugeWidths", kLimit, "config.json",
+       config(R"({"model_type": "deepseek_v3", "num_hidden_layers": 1048576,
+                  "num_attention_heads": 4294967296, "qk_nope_head_dim": 4294967296})")},
+      {"UnknownModelType", kUnsupported, "lama...deepseek_v32...--family",
+       config(R"({"model_type": "lama"})")},
+      {"UnknownMethod", kUnsupported, "gptq",
+       says(R"("quantization_config": {"quant_method": "gptq"})")},
+      {"IndexOfALostFile", kNotFound, "second.safetensors...fetch this file",
+       all(indexed, without(kUpWeight),
+           [](auto& tiny) { tiny.weight_map[kUpWeight] = "second.safetensors"; })},
+      {"IndexOfALostTensor", kMissingTensor, "up_proj.weight...model.safetensors...not there",
+       all(indexed, without(kUpWeight))},
+      {"IndexWithoutATensor", kMissingTensor,
+       "up_proj.weight...not named by model.safetensors.index.json",
+       all(indexed, [](auto& tiny) { tiny.weight_map.erase(kUpWeight); })},
+      {"IndexWithoutAFile", kMissingTensor, "stray.safetensors...move the file away",
+       all(indexed, with_stray_file)},
+      {"NoIndex", kNotFound, "index...--family generic", renamed},
+      {"NoIndexOfTwoFiles", kMissingTensor, "stray.safetensors...without an index",
+       with_stray_file},
+      {"NoFiles", kNotFound, "holds no weights", [](auto& tiny) { tiny.files.clear(); }},
+      {"NoTensors", kMissingTensor, "holds no tensors",
+       [](auto& tiny) { tiny.files["model.safetensors"].clear(); }},
+      {"LayerBeyondTheLast", kUnknownTensor, "model.layers.2.input_layernorm.weight",
+       adds("model.layers.2.input_layernorm.weight", "BF16", {8})},
+      {"RouterOfADenseLayer", kUnknownTensor, "model.layers.0.mlp.gate.weight",
+       adds("model.layers.0.mlp.gate.weight", "BF16", {8})},
+      {"ExpertBeyondTheLast", kUnknownTensor, "model.layers.1.mlp.experts.2.up_proj.weight",
+       adds("model.layers.1.mlp.experts.2.up_proj.weight", "BF16", {8})},
+      {"DenseWeightOfAMixture", kUnknownTensor, "model.layers.1.mlp.up_proj.weight",
+       adds("model.layers.1.mlp.up_proj.weight", "BF16", {8})},
+      {"MisspeltExpert", kUnknownTensor,
+       "not here: model.layers.1.mlp.experts.1.gate_proj.weight...gate_porj",
+       [](auto& tiny) {
+         std::string& name = tensor_of(tiny, "model.layers.1.mlp.experts.1.gate_proj.weight").name;
+         name.replace(name.find("proj"), 4, "porj");
+       }},
+      {"UnknownScale", kUnknownTensor, "side_proj.scale...a scale without a weight",
+       adds(kSide + ".scale", "F32", {1})},
+      {"NoScale", kMissingTensor, "up_proj.weight...without a scale", all(fp8, without(kScale))},
+      {"ScaleWithoutAWeight", kMissingTensor, "side_proj...there is no",
+       adds(kSide + ".weight_scale", "F32", {1, 1})},
+      {"InverseScaleWithoutAWeight", kMissingTensor, "side_proj...there is no",
+       adds(kSide + ".weight_scale_inv", "F32", {1, 1})},
+      // Parameters are called `.scale` too; this one the family does not have.
+      {"ParameterScaleWithoutAWeight", kUnknownTensor, "does not have...side_proj",
+       adds(kSide + ".scale", "F32", {1, 1})},
+      {"ScaleInTwoConventions", kDuplicate, "up_proj.weight...two scales...weight_scale_inv",
+       all(fp8, adds(kUp + ".weight_scale", "F32", {1, 1}))},
+      {"ScaleOnAVector", kShapeMismatch, "model.norm.weight...two dimensions",
+       all(of_dtype(kNorm, "F8_E4M3"), adds("model.norm.weight_scale_inv", "F32", {1}))},
+      // The bytes would make a well-formed INT8 weight, and garbage.
+      {"ExponentsOfAWrongShape", kShapeMismatch, "weight_scale...[12, 1]...mxfp8",
+       all(fp8, without(kScale), adds(kUp + ".weight_scale", "U8", {1, 1}))},
+      {"ExponentsOfFourBitsOfAWrongShape", kShapeMismatch, "weight_scale...[12, 1]...mxfp4",
+       all(fp8, without(kScale), adds(kUp + ".weight_scale", "U8", {1, 1}),
+           of_dtype(kUpWeight, "I8"))},
+      {"PackedWithoutAShape", kMissingTensor, "weight_shape",
+       spelled(".weight_packed", "I32", ".weight_scale", "BF16")},
+      {"PackedWithoutAScale", kUnsupported, "unknown scheme",
+       spelled(".weight_packed", "U8", ".other", "BF16")},
+      {"IntegersWithoutAScale", kDtypeMismatch, "up_proj.weight...I8", of_dtype(kUpWeight, "I8")},
+      {"WeightsOfWrongShapes", kShapeMismatch,
+       "2 faults...model.norm.weight...up_proj.weight...[8, 12]...[12, 8]",
+       all(of_shape(kUpWeight, {8, 12}), of_shape(kNorm, {4, 2}))},
+      {"ZeroPointsOfHalfTheRows", kShapeMismatch, "weight_zero_point...[6]...needs 12 numbers",
+       other(tiny_quark("I8", {6}))},
+      {"ZeroPointsOfEachNumber", kShapeMismatch, "weight_zero_point...needs 12 numbers",
+       other(tiny_quark("I8", {12, 8}))},
+      {"ZeroPointsWithoutASign", kDtypeMismatch, "weight_zero_point...U8...must be I8",
+       other(tiny_quark("U8", {12}))},
+      // As many as there would be in words of four; codes in bytes have no packed zero points.
+      {"ZeroPointsInWords", kDtypeMismatch, "weight_zero_point...I32...must be I8",
+       other(tiny_quark("I32", {3}))},
+      {"NoZeroPoints", kMissingTensor,
+       "up_proj.weight...asymmetric by config.json...no weight_zero_point",
+       all(other(tiny_quark("I8", {12})), without(kUp + ".weight_zero_point"))},
+      {"NoZeroPointsOfGroups", kMissingTensor,
+       "2 faults...gate_proj...(config_groups.packed)...as 1 more of its weights...down_proj..."
+       "(config_groups.plain) and has no weight_zero_point (a file",
+       other(tiny_lost_zero_points())},
+  };
+  for (const char* suffix : {".weight_scale_inv", ".weight_scale", ".scale"}) {
+    rows.push_back({suffix + 1, kMissingTensor, "up_proj...plain BF16",
+                    adds(kUpStem + std::string(suffix), "F32", {1, 1})});
+    rows.push_back({suffix + 1, kShapeMismatch, "up_proj.weight...[12, 16]...[12, 8]",
+                    packed(suffix, {12, 1})});
+    rows.push_back({suffix + 1, kShapeMismatch, "scale...[12, 1]...mxfp4", packed(suffix, {1, 1})});
+  }
+  for (const char* dtype : {"F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"}) {
+    rows.push_back({dtype, kMissingTensor, dtype, spelled(".weight", dtype, ".other", "F32")});
+    rows.push_back(
+        {dtype, kDtypeMismatch, "F64", spelled(".weight", dtype, ".weight_scale", "F64")});
+    rows.push_back({dtype, kUnsupported, "a zero point, which a weight in fp8-",
+                    all(spelled(".weight", dtype, ".weight_scale", "F32"),
+                        adds(kUp + ".weight_zero_point", "I8", {12, 1}))});
+  }
+  for (const std::vector<std::uint64_t>& shape :
+       {std::vector<std::uint64_t>{2, 1}, {1, 2}, {1}, {}, {1, 1, 1}, {0, 1}, {12, 1}})
+    rows.push_back({"ScaleOfAWrongShape", kShapeMismatch,
+                    "weight_scale_inv...weight of shape [12, 8] needs [1, 1]",
+                    all(fp8, of_shape(kScale, shape), says(kInBlocks))});
+  for (const char* dtype : {"F16", "F64", "I32", "F8_E4M3", "U8"})
+    rows.push_back(
+        {"ScaleOfAWrongDtype", kDtypeMismatch, dtype, all(fp8, of_dtype(kScale, dtype))});
+  return rows;
+}
+
+class HostileCheckpoint : public ::testing::TestWithParam<Refusal<TinyCheckpoint>> {};
+
+TEST_P(HostileCheckpoint, IsRefusedByName) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  GetParam().damage(tiny);
+  refuse(tiny, GetParam().code, GetParam().words);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, HostileCheckpoint, ::testing::ValuesIn(refusals()),
+                         [](const auto& row) {
+                           std::string name(row.param.name);
+                           std::ranges::replace(name, '.', '_');
+                           return fmt::format("{}_{}", name, row.index);
+                         });
+
+TEST(HostileZeroPoints, AreReadWhereTheyFit) {
+  const TempDir dir;
+  tiny_quark("I8", {12}).write(dir.path());
+  Checkpoint::open(dir.path());
 }
 
 TEST(HostileDescription, ThatIsCorrupt) {
@@ -126,21 +372,6 @@ TEST(HostileIndex, ThatIsCorrupt) {
   fs::remove(dir / "model.safetensors.index.json");
   fs::create_symlink("gone", dir / "model.safetensors.index.json");
   expect_error(kNotFound, {"model.safetensors.index.json"}, [&] { Checkpoint::open(dir.path()); });
-}
-
-TEST(HostileIndex, NamingAFileThatIsNotThere) {
-  TinyCheckpoint tiny = tiny_deepseek_v3();
-  tiny.index_files();
-  tiny.weight_map[kUpWeight] = "second.safetensors";
-  remove_tensor(tiny, kUpWeight);
-  refuse(tiny, kNotFound, {"second.safetensors", "fetch this file"});
-}
-
-TEST(HostileIndex, NamingATensorThatIsNotThere) {
-  TinyCheckpoint tiny = tiny_deepseek_v3();
-  tiny.index_files();
-  remove_tensor(tiny, kUpWeight);
-  refuse(tiny, kMissingTensor, {kUpWeight, "model.safetensors", "not there"});
 }
 
 TEST(HostileIndex, NamingTheWrongFile) {
@@ -223,35 +454,6 @@ TEST(HostileIndex, ThatIsStaleIsOneFault) {
   refuse_index_once(tiny, "and so do 8 more");
 }
 
-TEST(HostileIndex, NotNamingATensor) {
-  TinyCheckpoint tiny = tiny_deepseek_v3();
-  tiny.index_files();
-  tiny.weight_map.erase(kUpWeight);
-  refuse(tiny, kMissingTensor, {kUpWeight, "not named by model.safetensors.index.json"});
-}
-
-TEST(HostileIndex, NotNamingAFile) {
-  TinyCheckpoint tiny = tiny_deepseek_v3();
-  tiny.index_files();
-  tiny.files["stray.safetensors"] = {{"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {1}}};
-  refuse(tiny, kMissingTensor, {"stray.safetensors", "move the file away"});
-}
-
-TEST(HostileIndex, ThatIsMissing) {
-  TempDir dir;
-  TinyCheckpoint tiny = tiny_deepseek_v3();
-  tiny.files["a.safetensors"] = std::move(tiny.files["model.safetensors"]);
-  tiny.files.erase("model.safetensors");
-  refuse(tiny, kNotFound, {"index", "--family generic"});
-  tiny.files["model.safetensors"] = std::move(tiny.files["a.safetensors"]);
-  tiny.files["a.safetensors"] = {{"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {1}}};
-  refuse(tiny, kMissingTensor, {"a.safetensors", "without an index"});
-  tiny.files.clear();
-  refuse(tiny, kNotFound, {"holds no weights"});
-  tiny.files["model.safetensors"] = {};
-  refuse(tiny, kMissingTensor, {"holds no tensors"});
-}
-
 TEST(HostileFiles, WithOneNameTwice) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   tiny.files["second.safetensors"] = {{kUpWeight, "BF16", {12, 8}},
@@ -325,16 +527,6 @@ TEST(HostileNames, AreListedWithTheRemedy) {
                [&] { Checkpoint::open(dir.path(), {.allow_unknown = &none}); });
 }
 
-TEST(HostileNames, InTheWrongPlace) {
-  for (const char* name :
-       {"model.layers.2.input_layernorm.weight", "model.layers.0.mlp.gate.weight",
-        "model.layers.1.mlp.experts.2.up_proj.weight", "model.layers.1.mlp.up_proj.weight"}) {
-    TinyCheckpoint tiny = tiny_deepseek_v3();
-    tiny.files["model.safetensors"].push_back({name, "BF16", {8}});
-    refuse(tiny, kUnknownTensor, {name});
-  }
-}
-
 TEST(CollectedFaults, LeaveWhatIsUnderstood) {
   TempDir dir;
   TinyCheckpoint tiny = tiny_fp8();
@@ -395,6 +587,136 @@ TEST(CollectedFaults, DoNotSpreadToPartners) {
   Checkpoint::open(dir.path(), {.faults = &faults});
   ASSERT_EQ(faults.errors().size(), 1U) << "the file, not the weight that now lacks a scale";
   EXPECT_EQ(faults.errors()[0].code(), kCorrupt);
+}
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// A complete model with these tensors more.
+TinyCheckpoint with(const std::vector<TinyTensor>& more) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  for (const TinyTensor& tensor : more) tiny.files["model.safetensors"].push_back(tensor);
+  return tiny;
+}
+
+Checkpoint open(const TinyCheckpoint& tiny, const TempDir& dir, const OpenOptions& options = {}) {
+  tiny.write(dir.path());
+  return Checkpoint::open(dir.path(), options);
+}
+
+std::vector<std::string> remarks_under(const std::string& family, const Json& more) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  Json config = Json::parse(tiny.config);
+  config.update(more);
+  tiny.config = json_text(config);
+  const TempDir dir;
+  return open(tiny, dir, {.family = family}).remarks();
+}
+
+// As MiniCPM 3 under deepseek_v3, and CWM under llama.
+TEST(ForcedFamily, IsWarnedOfByKeysThatItDoesNotRead) {
+  const Json factors = {{"model_type", "minicpm3"}, {"scale_emb", 12}, {"scale_depth", 1.4}};
+  EXPECT_THAT(remarks_under("deepseek_v3", factors),
+              ElementsAre(::testing::AllOf(HasSubstr("scale_depth, scale_emb"),
+                                           HasSubstr("compute another model"))));
+  const Json windows = {{"model_type", "cwm"}, {"sliding_window", 8}};
+  EXPECT_THAT(remarks_under("deepseek_v3", windows), ElementsAre(HasSubstr("sliding_window")));
+}
+
+TEST(ForcedFamily, IsNotWarnedOfByOtherKeys) {
+  const Json idle = {{"model_type", "other"},     {"scale_emb", 1},    {"sliding_window", nullptr},
+                     {"use_cache", true},         {"bos_token_id", 5}, {"attention_dropout", 0.1},
+                     {"initializer_range", 0.02}, {"use_sinks", false}};
+  EXPECT_THAT(remarks_under("deepseek_v3", idle), ::testing::IsEmpty());
+  EXPECT_THAT(remarks_under("", {{"scale_emb", 12}}), ::testing::IsEmpty());
+}
+
+TEST(UnknownTensor, IsTakenAndReportedOncePerPattern) {
+  const TempDir dir;
+  const Checkpoint model = open(with({{"model.layers.0.extra.bias", "F32", {2}},
+                                      {"model.layers.1.extra.bias", "F32", {2}},
+                                      {"logit_scale_of_words", "F32", {1}}}),
+                                dir);
+  EXPECT_EQ(count_unknown(model), 3U);
+  for (const LogicalTensor& tensor : model.tensors())
+    EXPECT_EQ(role_of(tensor) == Role::kUnknown, tensor.is_unknown) << tensor.name;
+  EXPECT_THAT(model.remarks(),
+              ElementsAre(HasSubstr("logit_scale_of_words: 1 tensor that no row of family"),
+                          HasSubstr("model.layers.*.extra.bias: 2 tensors that no row of family")));
+}
+
+TEST(UnknownTensor, IsAnErrorWhereItMisspellsAnOptionalOne) {
+  const std::string rotary = "model.layers.0.self_attn.rotary_emb.inv_freq";
+  refuse(with({{"model.layers.0.self_attn.rotary_emb.inv_freqs", "F32", {1}}}), kUnknownTensor,
+         {"misspelt " + rotary});
+  // Here the tensor that might be meant is present.
+  const TempDir dir;
+  EXPECT_EQ(
+      count_unknown(open(with({{rotary, "F32", {1}},
+                               {"model.layers.0.self_attn.rotary_emb.inv_freqs", "F32", {1}}}),
+                         dir)),
+      1U);
+}
+
+TEST(UnknownTensor, IsAnErrorWhereItMisspellsAPart) {
+  const std::string scale = std::string(kUpStem) + ".input_scale";
+  TinyCheckpoint tiny = tiny_fp8();
+  tiny.files["model.safetensors"].push_back({std::string(kUpStem) + ".input_sclae", "F32", {1}});
+  refuse(tiny, kUnknownTensor, {"misspelt " + scale});
+  // A plain weight has no such part.
+  const TempDir dir;
+  EXPECT_EQ(count_unknown(open(with({{std::string(kUpStem) + ".input_sclae", "F32", {1}}}), dir)),
+            1U);
+}
+
+TEST(UnknownTensor, IsOneFindingWhereItIsAnError) {
+  const TempDir dir;
+  ErrorList faults;
+  const Checkpoint model =
+      open(with({{"model.layers.0.mlp.side_proj.scale", "F32", {1}}, {"model.extra", "F32", {1}}}),
+           dir, {.faults = &faults});
+  EXPECT_EQ(faults.errors().size(), 1U);
+  EXPECT_THAT(model.remarks(), ElementsAre(HasSubstr("model.extra")));
+}
+
+TEST(UnknownTensor, IsTakenByAPatternWhateverItMayBe) {
+  const std::vector<Pattern> allowed = {Pattern("*.side_proj.scale")};
+  const TempDir dir;
+  const Checkpoint model = open(with({{"model.layers.0.mlp.side_proj.scale", "F32", {1}}}), dir,
+                                {.allow_unknown = &allowed});
+  EXPECT_EQ(count_unknown(model), 1U);
+}
+
+TEST(UnknownTensor, IsRefusedAsAMatrixOfAPartOfTheBytes) {
+  const auto refused = [](const std::vector<std::uint64_t>& shape, const char* dtype = "F32") {
+    const TempDir dir;
+    const Checkpoint model = open(with({{"model.extra.weight", dtype, shape}}), dir);
+    ErrorList faults;
+    refuse_unknown_weights(
+        model, [](const LogicalTensor&) { return false; }, faults);
+    return !faults.empty();
+  };
+  EXPECT_TRUE(refused({64, 64}));
+  EXPECT_FALSE(refused({4096})) << "no matrix";
+  EXPECT_FALSE(refused({1, 1})) << "small";
+  EXPECT_FALSE(refused({64, 64}, "BOOL")) << "a mask";
+  EXPECT_FALSE(refused({64, 64}, "I64")) << "positions";
+}
+
+TEST(UnknownTensor, IsRefusedOncePerKindOfMatrices) {
+  std::vector<TinyTensor> small;
+  for (int i = 0; i < 1024; ++i)
+    small.push_back({"model.extra." + std::to_string(i) + ".weight", "F32", {1, 1}});
+  const auto faults_of = [](const std::vector<TinyTensor>& more) {
+    const TempDir dir;
+    const Checkpoint model = open(with(more), dir);
+    ErrorList faults;
+    refuse_unknown_weights(
+        model, [](const LogicalTensor&) { return false; }, faults);
+    return faults.errors().size();
+  };
+  EXPECT_EQ(faults_of(small), 1U);
+  EXPECT_EQ(faults_of({small.front()}), 0U);
 }
 
 }  // namespace

@@ -1,22 +1,9 @@
-#include <algorithm>
-#include <cstddef>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <random>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/container/safetensors.h"
 #include "formats/storage/block_scales.h"
 #include "formats/storage/encoding.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 // AWQ and GPTQ, seen as compressed-tensors stores INT4.

@@ -1,13 +1,7 @@
-#include <cstring>
-#include <set>
-
-#include <gtest/gtest.h>
-
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/storage/block_scales.h"
 #include "formats/storage/encoding.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 // Every scheme in every dialect, written by hand and read back. The tables give the cases; their
@@ -262,30 +256,24 @@ TinyCheckpoint of(std::vector<TinyTensor> tensors) {
   return checkpoint;
 }
 
+TinyCheckpoint of(const std::string& tensors) {
+  return of(tensors_of(tensors));
+}
+
 TEST(SchemeRecognition, RefusesTwoOfAKind) {
-  refuse(of({{".weight", "BF16", {160, 192}},
-             {".weight_packed", "U8", {160, 96}},
-             {".weight_scale", "U8", {160, 6}}}),
+  refuse(of(".weight BF16 160,192; .weight_packed U8 160,96; .weight_scale U8 160,6"),
          ErrorCode::kDuplicate, "codes beside a plain weight");
-  refuse(of({{".weight", "U8", {160, 96}},
-             {".weight_scale", "F8_E4M3", {160, 12}},
-             {".weight_scale_2", "F32", {}},
-             {".weight_global_scale", "F32", {1}}}),
+  refuse(of(".weight U8 160,96; .weight_scale F8_E4M3 160,12; .weight_scale_2 F32; "
+            ".weight_global_scale F32 1"),
          ErrorCode::kDuplicate, "a global that multiplies and one that divides");
-  refuse(of({{".weight", "I8", {160, 192}},
-             {".weight_scale", "F32", {160, 1}},
-             {".weight_scale_inv", "F32", {2, 2}}}),
+  refuse(of(".weight I8 160,192; .weight_scale F32 160,1; .weight_scale_inv F32 2,2"),
          ErrorCode::kDuplicate, "scales of rows and of blocks");
 }
 
 TEST(SchemeRecognition, RefusesPartsOfAnotherScheme) {
-  refuse(of({{".weight", "F8_E4M3", {160, 192}},
-             {".weight_scale", "F32", {160, 1}},
-             {".weight_scale_2", "F32", {}}}),
+  refuse(of(".weight F8_E4M3 160,192; .weight_scale F32 160,1; .weight_scale_2 F32"),
          ErrorCode::kUnsupported, "FP8 with a global");
-  refuse(of({{".weight", "F8_E4M3", {160, 192}},
-             {".weight_scale", "F32", {160, 1}},
-             {".weight_offset", "F32", {160, 1}}}),
+  refuse(of(".weight F8_E4M3 160,192; .weight_scale F32 160,1; .weight_offset F32 160,1"),
          ErrorCode::kUnsupported, "FP8 with an offset");
 }
 
@@ -307,23 +295,16 @@ TEST(SchemeRecognition, TakesOtherSpellingsOfTheSameThing) {
     EXPECT_EQ(scheme_of(of({{".weight", "F8_E4M3", {160, 192}}, {".scale", dtype, {160, 6}}})),
               SchemeId::kMxfp8);
   }
-  EXPECT_EQ(scheme_of(of({{".weight", "F8_E4M3", {160, 192}}, {".scale", "F8_E8M0", {2, 2}}})),
-            SchemeId::kFp8Block);
-  EXPECT_EQ(scheme_of(of({{".weight", "I8", {160, 192}}, {".weight_scale", "F32", {2, 2}}})),
-            SchemeId::kInt8Block);
-  EXPECT_EQ(scheme_of(of({{".weight", "I8", {1, 64}}, {".weight_scale", "F32", {1, 1}}})),
-            SchemeId::kInt8Channel);
-  EXPECT_EQ(scheme_of(of({{".weight", "I8", {1, 64}}, {".weight_scale_inv", "F32", {1, 1}}})),
-            SchemeId::kInt8Block);
-  EXPECT_EQ(scheme_of(of({{".weight", "F8_E4M3", {1, 64}}, {".weight_scale", "F32", {1}}})),
-            SchemeId::kFp8Channel);
-  TinyCheckpoint number =
-      of({{".weight", "F8_E4M3", {160, 192}}, {".weight_scale_inv", "F32", {1}}});
+  EXPECT_EQ(scheme_of(of(".weight F8_E4M3 160,192; .scale F8_E8M0 2,2")), SchemeId::kFp8Block);
+  EXPECT_EQ(scheme_of(of(".weight I8 160,192; .weight_scale F32 2,2")), SchemeId::kInt8Block);
+  EXPECT_EQ(scheme_of(of(".weight I8 1,64; .weight_scale F32 1,1")), SchemeId::kInt8Channel);
+  EXPECT_EQ(scheme_of(of(".weight I8 1,64; .weight_scale_inv F32 1,1")), SchemeId::kInt8Block);
+  EXPECT_EQ(scheme_of(of(".weight F8_E4M3 1,64; .weight_scale F32 1")), SchemeId::kFp8Channel);
+  TinyCheckpoint number = of(".weight F8_E4M3 160,192; .weight_scale_inv F32 1");
   EXPECT_EQ(scheme_of(number), SchemeId::kFp8Tensor);
-  EXPECT_EQ(scheme_of(of({{".weight", "F8_E4M3", {160, 192}},
-                          {".weight_scale_inv", "BF16", {}},
-                          {".activation_scale", "BF16", {}}})),
-            SchemeId::kFp8Tensor);
+  EXPECT_EQ(
+      scheme_of(of(".weight F8_E4M3 160,192; .weight_scale_inv BF16; .activation_scale BF16")),
+      SchemeId::kFp8Tensor);
   number.config = R"({"model_type": "any", "quantization_config": {
       "quant_method": "fp8", "weight_block_size": [128, 128]}})";
   refuse(number, ErrorCode::kShapeMismatch, "under a claim of blocks a scale is never one value");
@@ -332,14 +313,10 @@ TEST(SchemeRecognition, TakesOtherSpellingsOfTheSameThing) {
 // V0 of Ascend's tool writes the weight's own scale in addition to the product of both.
 TEST(SchemeRecognition, TakesAscendsUnionOfParts) {
   TempDir dir;
-  const Checkpoint model = open(of({{".weight", "I8", {160, 192}},
-                                    {".weight_scale", "F32", {160, 1}},
-                                    {".weight_offset", "F32", {160, 1}},
-                                    {".input_scale", "BF16", {1}},
-                                    {".input_offset", "I8", {1}},
-                                    {".quant_bias", "I32", {160}},
-                                    {".deq_scale", "I64", {160}}}),
-                                dir);
+  const Checkpoint model =
+      open(of(".weight I8 160,192; .weight_scale F32 160,1; .weight_offset F32 160,1; .input_scale "
+              "BF16 1; .input_offset I8 1; .quant_bias I32 160; .deq_scale I64 160"),
+           dir);
   ASSERT_EQ(model.tensors().size(), 1U);
   EXPECT_EQ(model.tensors().front().encoding.scheme, SchemeId::kInt8Channel);
   std::size_t n_parts = 0;

@@ -1,12 +1,9 @@
 #pragma once
 
-#include <string_view>
-
-#include <gtest/gtest.h>
-
 #include "formats/config/model_config.h"
 #include "formats/family/families.h"
 #include "formats/json/json.h"
+#include "tests/support/test.h"
 
 namespace ingot::testing {
 

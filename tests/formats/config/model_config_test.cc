@@ -1,13 +1,9 @@
 #include "formats/config/model_config.h"
 
-#include <string>
-
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include "formats/base/fd.h"
+#include "formats/config/ngram_table.h"
 #include "formats/json/json.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::formats {
 namespace {
@@ -345,67 +341,45 @@ TEST(ModelConfig, KeepsWhatItDoesNotUnderstand) {
   EXPECT_EQ(parse(text).raw->dump(), text);
 }
 
-/// Every number that must be whole, with the greatest value that is accepted.
-struct WholeKey {
-  const char* key;
-  std::uint64_t max;
-};
+/// Every number that must be whole: counts up to 2^20, dimensions up to 2^32.
+const std::vector<std::string> kCounts = {
+    "num_hidden_layers", "num_nextn_predict_layers", "n_routed_experts",   "num_experts",
+    "num_local_experts", "n_shared_experts",         "num_experts_per_tok"};
+const std::vector<std::string> kDimensions = {
+    "vocab_size",          "hidden_size",         "intermediate_size", "moe_intermediate_size",
+    "num_attention_heads", "num_key_value_heads", "head_dim",          "q_lora_rank",
+    "kv_lora_rank",        "qk_nope_head_dim",    "qk_rope_head_dim",  "v_head_dim",
+    "index_n_heads",       "index_head_dim",      "index_topk",        "max_position_embeddings"};
 
-constexpr std::uint64_t kCount = std::uint64_t{1} << 20;
-constexpr std::uint64_t kDimension = std::uint64_t{1} << 32;
-constexpr WholeKey kWholeKeys[] = {
-    {"vocab_size", kDimension},
-    {"hidden_size", kDimension},
-    {"intermediate_size", kDimension},
-    {"moe_intermediate_size", kDimension},
-    {"num_hidden_layers", kCount},
-    {"num_nextn_predict_layers", kCount},
-    {"num_attention_heads", kDimension},
-    {"num_key_value_heads", kDimension},
-    {"head_dim", kDimension},
-    {"n_routed_experts", kCount},
-    {"num_experts", kCount},
-    {"num_local_experts", kCount},
-    {"n_shared_experts", kCount},
-    {"num_experts_per_tok", kCount},
-    {"q_lora_rank", kDimension},
-    {"kv_lora_rank", kDimension},
-    {"qk_nope_head_dim", kDimension},
-    {"qk_rope_head_dim", kDimension},
-    {"v_head_dim", kDimension},
-    {"index_n_heads", kDimension},
-    {"index_head_dim", kDimension},
-    {"index_topk", kDimension},
-    {"max_position_embeddings", kDimension},
-};
+void expect_whole(const std::string& key, std::uint64_t max) {
+  const auto with = [&](const std::string& value) {
+    return fmt::format(R"({{"{}": {}}})", key, value);
+  };
+  SCOPED_TRACE(key);
+  EXPECT_NO_THROW(parse(with(std::to_string(max))));
+  const std::pair<std::string, std::string> bad[] = {
+      {std::to_string(max + 1), "plausible"},
+      {"18446744073709551615", "plausible"},
+      {"-1", "less than 0"},
+      {"1.5", "not a whole number"},
+      {"2.0", "not a whole number"},
+      {"1e3", "not a whole number"},
+      {"\"8\"", "is a string"},
+      {"true", "is a boolean"},
+      {"[8]", "is an array"},
+      {"{}", "is an object"},
+  };
+  for (const auto& refused : bad) {
+    expect_error(ErrorCode::kCorrupt, {"config.json: ", fmt::format("'{}'", key), refused.second},
+                 [&] { parse(with(refused.first)); });
+  }
+  expect_error(ErrorCode::kCorrupt, {"config.json: ", "64 bits"},
+               [&] { parse(with("18446744073709551616")); });
+}
 
 TEST(ModelConfig, WholeNumbersAreCheckedKeyByKey) {
-  for (const WholeKey& row : kWholeKeys) {
-    const auto with = [&](const std::string& value) {
-      return fmt::format(R"({{"{}": {}}})", row.key, value);
-    };
-    SCOPED_TRACE(row.key);
-    EXPECT_NO_THROW(parse(with(std::to_string(row.max))));
-    const std::pair<std::string, std::string> bad[] = {
-        {std::to_string(row.max + 1), "plausible"},
-        {"18446744073709551615", "plausible"},
-        {"-1", "less than 0"},
-        {"1.5", "not a whole number"},
-        {"2.0", "not a whole number"},
-        {"1e3", "not a whole number"},
-        {"\"8\"", "is a string"},
-        {"true", "is a boolean"},
-        {"[8]", "is an array"},
-        {"{}", "is an object"},
-    };
-    for (const auto& refused : bad) {
-      expect_error(ErrorCode::kCorrupt,
-                   {"config.json: ", fmt::format("'{}'", row.key), refused.second},
-                   [&] { parse(with(refused.first)); });
-    }
-    expect_error(ErrorCode::kCorrupt, {"config.json: ", "64 bits"},
-                 [&] { parse(with("18446744073709551616")); });
-  }
+  for (const std::string& key : kCounts) expect_whole(key, std::uint64_t{1} << 20);
+  for (const std::string& key : kDimensions) expect_whole(key, std::uint64_t{1} << 32);
 }
 
 TEST(ModelConfig, RefusesWrongTypesAndValuesNamingTheKey) {
@@ -481,6 +455,60 @@ TEST(ModelConfig, RefusesWrongTypesAndValuesNamingTheKey) {
     SCOPED_TRACE(row.text);
     expect_error(ErrorCode::kCorrupt, {"config.json: ", row.fragment}, [&] { parse(row.text); });
   }
+}
+
+/// The numbers of tests/golden/forward/qwen4_exp, whose constants transformers has stored.
+Json small(const Json& changes = Json::object()) {
+  Json keys = {{"vocab_size", 118},      {"ngram_size", 3},
+               {"heads_per_ngram", 2},   {"ngram_vocab_size_base", 41},
+               {"seed", 1234},           {"make_ngram_vocab_size_divisible_by", 8},
+               {"ple_layer_ids", {3, 1}}};
+  keys.update(changes);
+  return keys;
+}
+
+TEST(NgramTable, HasTheConstantsThatTransformersStores) {
+  const auto first = ngram_table(small(), 0), second = ngram_table(small(), 2);
+  ASSERT_TRUE(first && second);
+  EXPECT_THAT(first->sizes, ElementsAre(41, 43, 47, 53));
+  EXPECT_EQ(first->rows, 4U * 46);
+  EXPECT_THAT(first->multipliers,
+              ElementsAre(65971574125615001U, 31790671197662853U, 40658331651656551U));
+  EXPECT_THAT(second->sizes, ElementsAre(59, 61, 67, 71));
+  EXPECT_EQ(second->rows, 4U * 66);
+  EXPECT_THAT(second->multipliers,
+              ElementsAre(30061554774864669U, 67349471840597459U, 40433125953952745U));
+}
+
+TEST(NgramTable, IsAsLargeAsThatOfTheRelease) {
+  const auto table = ngram_table(small({{"heads_per_ngram", 8},
+                                        {"ngram_vocab_size_base", 20'000'000},
+                                        {"make_ngram_vocab_size_divisible_by", 128},
+                                        {"ple_layer_ids", {2}}}),
+                                 1);
+  ASSERT_TRUE(table);
+  EXPECT_EQ(table->sizes.size(), 16U);
+  EXPECT_EQ(table->rows, 320'001'536U);
+}
+
+TEST(NgramTable, IsOnlyInListedLayers) {
+  EXPECT_FALSE(ngram_table(small(), 1));
+  EXPECT_FALSE(ngram_table(small({{"ple_layer_ids", nullptr}}), 0));
+  EXPECT_FALSE(ngram_table(small({{"heads_per_ngram", 0}}), 0));
+  EXPECT_FALSE(ngram_table(small({{"ngram_size", 1}}), 0));
+}
+
+TEST(NgramTable, RefusesConfigsOfNoModel) {
+  using ingot::testing::expect_error;
+  expect_error(ErrorCode::kLimit, {"2048 heads of n-grams"}, [] {
+    (void)ngram_table(small({{"heads_per_ngram", 1024}}), 0);
+  });
+  expect_error(ErrorCode::kCorrupt, {"ngram_vocab_size_base"}, [] {
+    (void)ngram_table(small({{"ngram_vocab_size_base", 1ULL << 40}}), 0);
+  });
+  expect_error(ErrorCode::kCorrupt, {"ple_layer_ids"}, [] {
+    (void)ngram_table(small({{"ple_layer_ids", "2"}}), 0);
+  });
 }
 
 }  // namespace

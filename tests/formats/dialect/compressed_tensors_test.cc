@@ -1,10 +1,8 @@
-#include <gtest/gtest.h>
-
 #include "formats/base/pattern.h"
 #include "formats/dialect/config_groups.h"
 #include "formats/dialect/dialect.h"
 #include "tests/formats/dialect/written_block.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 // The words of the compressed-tensors dialect about an output's modules.
 

@@ -1,15 +1,9 @@
-#include <algorithm>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "formats/base/foreign_files.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/dialect/dialect.h"
 #include "formats/json/json.h"
 #include "tests/formats/checkpoint/side_paths.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 // The dialects that put a description next to config.json: ModelOpt and Ascend.

@@ -1,17 +1,11 @@
 #include "formats/dialect/dialect.h"
 
-#include <algorithm>
-#include <set>
-
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include "formats/dialect/dialect_words.h"
 #include "formats/dialect/input_major.h"
 #include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "tests/formats/dialect/written_block.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::formats {
 namespace {

@@ -1,14 +1,9 @@
 #pragma once
 
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "formats/dialect/dialect.h"
 #include "formats/family/families.h"
 #include "formats/json/json.h"
+#include "tests/support/test.h"
 
 // Tensors of an output, and the block that a dialect derives from them.
 

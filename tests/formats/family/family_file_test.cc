@@ -1,20 +1,15 @@
-#include <fstream>
-#include <string>
-
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include "formats/config/model_config.h"
 #include "formats/family/families.h"
 #include "formats/family/family_yaml.h"
 #include "formats/json/json.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/listed.h"
+#include "tests/support/test.h"
 
 namespace ingot::formats {
 namespace {
 
 using ingot::testing::expect_error;
+using ingot::testing::listed;
 
 constexpr std::string_view kFileHead = "family: mine\nmodel_types: [mine]\n";
 
@@ -384,24 +379,13 @@ TEST(FamilyFile, RefusesRowsInEachOthersWay) {
 TEST(Widths, ComputeWhatTheySay) {
   const ModelConfig config = config_of(R"({"hidden_size": 64, "num_attention_heads": 4,
       "inner": {"size": 7}, "flag": true, "off": false, "none": null})");
-  for (const auto& [text, size] : {std::pair{"2 + 3 * 4", 14},
-                                   {"(2 + 3) * 4", 20},
-                                   {"hidden_size / 3", 21},
-                                   {"num_attention_heads * head_dim", 64},
-                                   {"inner.size - 8", 0},
-                                   {"5 / q_lora_rank", 0},
-                                   {"q_lora_rank or inner.size", 7},
-                                   {"0 or 0 or 3", 3},
-                                   {"flag + off + none + lost", 1},
-                                   {"10 - 2 - 3", 5},
-                                   {"organ or 2", 2},
-                                   {"lost default 3", 3},
-                                   {"none default 3", 3},
-                                   {"off default 3", 0},
-                                   {"inner.size default 3 * 2", 14},
-                                   {"2 * (inner.lost default 3)", 6},
-                                   {"defaults default 2", 2}}) {
-    EXPECT_EQ(Width::parse(text).size(config), static_cast<std::uint64_t>(size)) << text;
+  for (const std::string& row : listed(R"(2 + 3 * 4 = 14; (2 + 3) * 4 = 20; hidden_size / 3 = 21;
+      num_attention_heads * head_dim = 64; inner.size - 8 = 0; 5 / q_lora_rank = 0;
+      q_lora_rank or inner.size = 7; 0 or 0 or 3 = 3; flag + off + none + lost = 1;
+      10 - 2 - 3 = 5; organ or 2 = 2; lost default 3 = 3; none default 3 = 3; off default 3 = 0;
+      inner.size default 3 * 2 = 14; 2 * (inner.lost default 3) = 6; defaults default 2 = 2)")) {
+    const std::vector<std::string> sides = listed(row, "=");
+    EXPECT_EQ(Width::parse(sides[0]).size(config), std::stoull(sides[1])) << row;
   }
   EXPECT_EQ(Width::parse("2 * hidden_size").times("hidden_size"), 2U);
   EXPECT_EQ(Width::parse("hidden_size").times("hidden_size"), 1U);
@@ -410,32 +394,11 @@ TEST(Widths, ComputeWhatTheySay) {
 }
 
 TEST(Widths, RefuseWhatIsNoExpression) {
-  for (const std::string text : {"",
-                                 "+",
-                                 "1 +",
-                                 "(1",
-                                 "1)",
-                                 "a b",
-                                 "1.5",
-                                 "a.",
-                                 ".a",
-                                 "a..b",
-                                 "4294967297",
-                                 "99999999999999999999",
-                                 "a * -1",
-                                 "or",
-                                 "a or",
-                                 "2x",
-                                 "a[0]",
-                                 "a % 2",
-                                 "default",
-                                 "default 1",
-                                 "a default",
-                                 "a default b",
-                                 "a default -1",
-                                 "1 default 2",
-                                 "(a) default 2",
-                                 "a default 4294967297"}) {
+  const std::vector<std::string> none = listed(
+      R"(; +; 1 +; (1; 1); a b; 1.5; a.; .a; a..b; 4294967297; 99999999999999999999; a * -1; or;
+      a or; 2x; a[0]; a % 2; default; default 1; a default; a default b; a default -1;
+      1 default 2; (a) default 2; a default 4294967297)");
+  for (const std::string& text : none) {
     expect_error(ErrorCode::kInvalidArgument, {}, [&] { (void)Width::parse(text); });
   }
   const auto refused = [](const std::string& text, const char* words) {

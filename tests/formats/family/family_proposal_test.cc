@@ -1,16 +1,10 @@
 #include "formats/family/proposal/family_proposal.h"
 
-#include <algorithm>
 #include <deque>
-#include <fstream>
-#include <sstream>
-#include <string>
-
-#include <fmt/format.h>
-#include <gtest/gtest.h>
 
 #include "formats/family/families.h"
 #include "formats/family/family_yaml.h"
+#include "tests/support/test.h"
 
 namespace ingot::formats {
 namespace {
@@ -29,7 +23,7 @@ struct Listed {
   }
 };
 
-Listed listed(const std::string& family) {
+Listed list_of(const std::string& family) {
   const std::string folder = std::string(INGOT_SOURCE_DIR) + "/tests/golden/arch/" + family;
   Listed found;
   std::ifstream config(folder + "/config.json");
@@ -63,7 +57,7 @@ class Proposed : public ::testing::TestWithParam<const char*> {};
 
 // The families that names and shapes tell, against the family's own table.
 TEST_P(Proposed, FamilyIsThatOfTheTable) {
-  const Listed model = listed(GetParam());
+  const Listed model = list_of(GetParam());
   ASSERT_FALSE(model.weights.empty());
   const std::string yaml = propose_family(model.config, model.weights);
   const auto table = parse_family(yaml, "proposed");

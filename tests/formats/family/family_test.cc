@@ -1,19 +1,17 @@
 #include "formats/family/family.h"
 
-#include <fstream>
-#include <map>
-#include <set>
-#include <sstream>
-
-#include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <gtest/gtest.h>
 
+#include "check/rules/loader_rules.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "formats/family/families.h"
+#include "formats/family/family_yaml.h"
 #include "formats/json/json.h"
 #include "formats/storage/encoding.h"
+#include "synth/synth.h"
 #include "tests/formats/config/changed_config.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
+#include "tests/support/tiny_checkpoint.h"
 
 namespace ingot::formats {
 namespace {
@@ -490,6 +488,324 @@ TEST(FamilyRows, StepPredictsWithDenseLayers) {
     EXPECT_TRUE(names.contains(name)) << name;
   EXPECT_FALSE(names.contains("model.layers.2.moe.gate.weight"));
   EXPECT_FALSE(names.contains("model.layers.1.eh_proj.weight"));
+}
+
+// Names in config.json that several models have: which family is meant.
+
+// Ling 2.5 and 3 share a model_type.
+TEST(SharedNames, FollowTheArchitecture) {
+  const auto family = [](const std::string& architectures) {
+    return family_of(parse_model_config(R"({"model_type": "bailing_hybrid")" + architectures + "}",
+                                        "config.json"));
+  };
+  EXPECT_EQ(family(R"(, "architectures": ["BailingMoeV3ForCausalLM"])"),
+            find_family("bailing_hybrid"));
+  EXPECT_EQ(family(R"(, "architectures": ["BailingHybridForCausalLM"])"),
+            find_family("bailing_hybrid"));
+  EXPECT_EQ(family(""), find_family("bailing_hybrid"));
+  EXPECT_EQ(family(R"(, "architectures": ["BailingMoeV2_5ForCausalLM"])"), nullptr);
+}
+
+TEST(SharedNames, V4IsKnownUnderTheNameOfItsOwnCode) {
+  const auto family = [](const std::string& config) {
+    return family_of(parse_model_config(config, "config.json"));
+  };
+  EXPECT_EQ(family(R"({"model_type": "deepseek_ref", "architectures": ["DeepseekV4ForCausalLM"]})"),
+            find_family("deepseek_v4"));
+  EXPECT_EQ(family(R"({"model_type": "deepseek_ref", "architectures": ["OtherForCausalLM"]})"),
+            nullptr);
+  EXPECT_EQ(family(R"({"model_type": "deepseek_v4", "architectures": ["OtherForCausalLM"]})"),
+            find_family("deepseek_v4"));
+}
+
+// The config of DeepSeek-OCR-2, as far as it describes the model.
+constexpr const char* kOcr = R"({"model_type": "deepseek_vl_v2",
+  "architectures": ["DeepseekOCR2ForCausalLM"],
+  "language_config": {"architectures": ["DeepseekV2ForCausalLM"], "first_k_dense_replace": 1,
+    "hidden_size": 1280, "intermediate_size": 6848, "kv_lora_rank": null,
+    "moe_intermediate_size": 896, "n_group": 1, "n_routed_experts": 64, "n_shared_experts": 2,
+    "num_attention_heads": 10, "num_experts_per_tok": 6, "num_hidden_layers": 12,
+    "num_key_value_heads": 10, "q_lora_rank": null, "qk_nope_head_dim": 0, "qk_rope_head_dim": 0,
+    "topk_method": "greedy", "use_mla": false, "v_head_dim": 0, "vocab_size": 129280}})";
+
+TEST(SharedNames, V2WithoutLatentAttentionIsAnother) {
+  const ModelConfig config = parse_model_config(kOcr, "config.json");
+  const Family* family = family_of(config);
+  ASSERT_NE(family, nullptr);
+  EXPECT_EQ(family->name, "deepseek_v2_mha");
+  EXPECT_NO_THROW(require_widths(*family, config));
+  const NameGrammar grammar(*family, config);
+  for (const char* projection : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
+    const auto match =
+        grammar.match(fmt::format("model.layers.11.self_attn.{}.weight", projection));
+    ASSERT_TRUE(match) << projection;
+    EXPECT_EQ(rule_shape(*match->rule, config, 11), (Shape{1280, 1280}));
+  }
+  EXPECT_FALSE(grammar.match("model.layers.1.self_attn.kv_b_proj.weight"));
+  for (const char* tower : {"model.sam_model.pos_embed", "model.view_seperator",
+                            "model.qwen2_model.model.model.layers.3.mlp.up_proj.weight",
+                            "model.projector.layers.weight"})
+    EXPECT_EQ(grammar.match(tower)->rule->role, Role::kOtherModality) << tower;
+  // A config that does not mention latent attention has it.
+  Json keys = Json::parse(R"({"model_type": "deepseek_v2"})");
+  EXPECT_EQ(family_of(parse_model_config(keys.dump(), "config.json")), find_family("deepseek_v2"));
+}
+
+// The first release of Hunyuan A13B, and the wrapper of Kimi-K2.5 around deepseek_v3.
+TEST(FamilyOf, KnowsWhatReleasesCallThemselves) {
+  ModelConfig config;
+  config.model_type = "hunyuan";
+  EXPECT_EQ(family_of(config), find_family("hunyuan_v1_moe"));
+  config.model_type = "kimi_k25";
+  config.text.model_type = "deepseek_v3";
+  EXPECT_EQ(family_of(config), find_family("kimi_k2"));
+}
+
+TEST(FamilyRows, AbsentKeysMeanWhatTheirClassMeans) {
+  const Json classes = read_json_file(
+      std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/class_defaults.json", 1 << 20);
+  EXPECT_GT(classes.size(), 30U);
+  for (const auto& [name, keys] : classes.items()) {
+    const Family& family = *find_family(name);
+    const std::string text = fmt::format(R"({{"model_type": "{}"}})", name);
+    const ModelConfig config = config_of(family, parse_model_config(text, "config.json"));
+    for (const auto& [key, value] : keys.items())
+      EXPECT_EQ(config_value(config, key), value) << name << " " << key;
+  }
+}
+
+TEST(FamilyRows, AbsentListsMeanWhatTheirClassMeans) {
+  const Json classes = read_json_file(
+      std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/class_lists.json", 1 << 20);
+  EXPECT_GT(classes.size(), 8U);
+  for (const auto& [name, lists] : classes.items()) {
+    const Family& family = *find_family(name);
+    Json keys = {{"model_type", name}, {"num_hidden_layers", 6}, {"n_routed_experts", 1}};
+    const auto names = [&] {
+      std::vector<std::string> all;
+      const ModelConfig config = config_of(family, parse_model_config(keys.dump(), "config.json"));
+      for_each_expected(family, config, false,
+                        [&](const ExpectedTensor& tensor) { all.push_back(tensor.name); });
+      return all;
+    };
+    const std::vector<std::string> absent = names();
+    EXPECT_GT(absent.size(), 6U);
+    for (const auto& [key, list] : lists.items()) keys[key] = list;
+    EXPECT_EQ(absent, names()) << name;
+  }
+}
+
+// Its loaders take the first entries, those of the heads.
+TEST(FamilyRows, KimiK3StoresRatesAsLongAsAHead) {
+  const Family& family = *find_family("kimi_k3");
+  const ModelConfig config = parse_model_config(
+      R"({"model_type": "kimi_k3", "text_config": {"model_type": "kimi_linear", "hidden_size": 64,
+          "num_hidden_layers": 2, "num_attention_heads": 6, "v_head_dim": 8, "linear_attn_config":
+          {"num_heads": 6, "head_dim": 16, "kda_layers": [1], "full_attn_layers": [2]}}})",
+      "config.json");
+  const NameGrammar grammar(family, config);
+  const auto rates = grammar.match("model.layers.0.self_attn.A_log");
+  ASSERT_TRUE(rates);
+  EXPECT_EQ(rule_shape(*rates->rule, config, 0), (Shape{16}));
+  const auto gate = grammar.match("model.layers.1.self_attn.g_proj.weight");
+  ASSERT_TRUE(gate);
+  EXPECT_EQ(rule_shape(*gate->rule, config, 1), (Shape{48, 64}));
+}
+
+TEST(FamilyRows, HunyuanHasTwoWidthsOfExperts) {
+  ModelConfig config = parse_model_config(
+      R"({"model_type": "hunyuan", "num_hidden_layers": 2, "hidden_size": 64, "num_experts": 4,
+          "intermediate_size": 96, "moe_intermediate_size": [32, 48], "num_shared_expert": [1, 2],
+          "num_attention_heads": 4, "attention_head_dim": 8, "vocab_size": 8})",
+      "config.json");
+  const Family& family = *family_of(config);
+  config = config_of(family, config);
+  const NameGrammar grammar(family, config);
+  const auto shape = [&](const std::string& name) {
+    const auto match = grammar.match(name);
+    EXPECT_TRUE(match) << name;
+    return match ? rule_shape(*match->rule, config, match->layer) : Shape{};
+  };
+  EXPECT_EQ(shape("model.layers.0.mlp.experts.3.up_proj.weight"), (Shape{32, 64}));
+  EXPECT_EQ(shape("model.layers.1.mlp.experts.3.up_proj.weight"), (Shape{48, 64}));
+  EXPECT_EQ(shape("model.layers.0.mlp.shared_mlp.up_proj.weight"), (Shape{96, 64}));
+  EXPECT_EQ(shape("model.layers.1.mlp.shared_mlp.down_proj.weight"), (Shape{64, 192}));
+  EXPECT_EQ(shape("model.layers.1.self_attn.q_proj.weight"), (Shape{32, 64}));
+}
+
+}  // namespace
+
+using namespace check;
+
+namespace {
+
+constexpr const char* kFlash = R"({
+  "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "expert_dtype": "fp4",
+  "hidden_size": 4096, "num_hidden_layers": 43, "num_nextn_predict_layers": 1,
+  "moe_intermediate_size": 2048, "n_routed_experts": 256, "n_shared_experts": 1,
+  "num_experts_per_tok": 6, "num_hash_layers": 3, "n_group": null, "topk_group": null,
+  "num_attention_heads": 64, "num_key_value_heads": 1, "head_dim": 512, "q_lora_rank": 1024,
+  "o_groups": 8, "o_lora_rank": 1024, "hc_mult": 4,
+  "qk_rope_head_dim": 64, "index_n_heads": 64, "index_head_dim": 128, "index_topk": 512,
+  "topk_method": "noaux_tc", "scoring_func": "sqrtsoftplus", "vocab_size": 129280,
+  "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+    "scale_fmt": "ue8m0", "weight_block_size": [128, 128]}})";
+
+using DeepseekV4 = InTempDir;
+
+TEST_F(DeepseekV4, PromisesTheTensorsOfTheRelease) {
+  const Family& family = *find_family("deepseek_v4");
+  Json keys = parse_json(kFlash, "config.json");
+  keys["compress_ratios"] = {0, 0};
+  for (int layer = 2; layer < 43; ++layer)
+    keys["compress_ratios"].push_back(layer % 2 == 0 ? 4 : 128);
+  keys["compress_ratios"].push_back(0);
+  const ModelConfig config = parse_model_config(keys.dump(), "config.json");
+  EXPECT_EQ(family_of(config), &family);
+  EXPECT_NO_THROW(require_widths(family, config));
+  const NameGrammar grammar(family, config);
+  std::uint64_t n_stored = 0;
+  const auto count = [&](const std::string& name) {
+    const auto match = grammar.match(name);
+    ASSERT_TRUE(match) << name;
+    n_stored += match->rule->fp8_by_default ? 2U : 1U;
+  };
+  for_each_expected(family, config, false, [&](const ExpectedTensor& tensor) {
+    const auto match = grammar.match(tensor.name);
+    ASSERT_TRUE(match) << tensor.name;
+    ASSERT_EQ(match->rule, tensor.rule) << tensor.name;
+    ASSERT_EQ(match->layer, tensor.layer) << tensor.name;
+    count(tensor.name);
+  });
+  for (const char* leaf : {"norm.weight", "hc_head_fn", "hc_head_base", "hc_head_scale"})
+    count(std::string("mtp.0.") + leaf);
+  // 41 layers with a compressor, 21 of them with an indexer; the first three route by a table.
+  EXPECT_EQ(n_stored, 69'187U);
+}
+
+TEST_F(DeepseekV4, CountsMtpLayersFromNought) {
+  const ModelConfig config = parse_model_config(kFlash, "config.json");
+  const NameGrammar grammar(*find_family("deepseek_v4"), config);
+  EXPECT_EQ(grammar.match("mtp.0.e_proj.weight")->layer, 43U);
+  EXPECT_EQ(grammar.match("mtp.0.ffn.experts.255.w2.weight")->expert, 255U);
+  for (const char* name :
+       {"mtp.1.e_proj.weight", "mtp.00.e_proj.weight", "mtp.4294967295.e_proj.weight",
+        "mtp.e_proj.weight", "mtp.{mtp}.e_proj.weight", "layers.43.attn_norm.weight",
+        "layers.0.e_proj.weight", "model.layers.0.attn_norm.weight",
+        "mtp.0.ffn.experts.256.w2.weight", "layers.0.mtp.0.e_proj.weight"}) {
+    EXPECT_FALSE(grammar.match(name)) << name;
+  }
+}
+
+TEST_F(DeepseekV4, DraftLayersOfDSparkFollowTheListOfRatios) {
+  const ModelConfig config = parse_model_config(R"({"model_type": "deepseek_v4", "hidden_size": 64,
+    "num_hidden_layers": 2, "num_nextn_predict_layers": 1, "compress_ratios": [0, 4, 0, 0, 0],
+    "dspark_block_size": 5, "dspark_markov_rank": 8, "n_routed_experts": 1})",
+                                                "config.json");
+  const NameGrammar grammar(*find_family("deepseek_v4"), config);
+  EXPECT_EQ(grammar.match("mtp.2.markov_head.markov_w1.weight")->layer, 4U);
+  EXPECT_TRUE(grammar.match("mtp.0.main_proj.weight"));
+  EXPECT_FALSE(grammar.match("mtp.0.e_proj.weight"));
+  EXPECT_FALSE(grammar.match("mtp.3.attn_norm.weight"));
+}
+
+TinyCheckpoint tiny_v4() {
+  TinyCheckpoint tiny;
+  tiny.config = R"({
+    "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "hidden_size": 64,
+    "num_hidden_layers": 1, "num_nextn_predict_layers": 0, "moe_intermediate_size": 32,
+    "n_routed_experts": 1, "n_shared_experts": 1, "num_experts_per_tok": 1,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "q_lora_rank": 32,
+    "o_groups": 2, "o_lora_rank": 12, "hc_mult": 2,
+    "topk_method": "noaux_tc", "vocab_size": 8, "index_n_heads": 2, "index_head_dim": 8,
+    "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+      "scale_fmt": "ue8m0", "weight_block_size": [128, 128]}})";
+  auto& tensors = tiny.files["model.safetensors"];
+  const auto fp8 = [&](const std::string& stem, std::uint64_t n, std::uint64_t k) {
+    tensors.push_back({stem + ".weight", "F8_E4M3", {n, k}});
+    tensors.push_back({stem + ".scale", "F8_E8M0", {1, 1}});
+  };
+  const auto fp4 = [&](const std::string& stem, std::uint64_t n, std::uint64_t k) {
+    tensors.push_back({stem + ".weight", "I8", {n, k / 2}});
+    tensors.push_back({stem + ".scale", "F8_E8M0", {n, k / 32}});
+  };
+  const std::string layer = "layers.0.";
+  const auto mixing = [&](const std::string& stem, std::uint64_t rows, std::uint64_t scales) {
+    tensors.push_back({stem + "_fn", "F32", {rows, 128}});
+    tensors.push_back({stem + "_base", "F32", {rows}});
+    tensors.push_back({stem + "_scale", "F32", {scales}});
+  };
+  mixing("hc_head", 2, 1);
+  tensors.push_back({"embed.weight", "BF16", {8, 64}});
+  tensors.push_back({"head.weight", "BF16", {8, 64}});
+  tensors.push_back({"norm.weight", "BF16", {64}});
+  for (const char* name : {"attn_norm.weight", "ffn_norm.weight"})
+    tensors.push_back({layer + name, "BF16", {64}});
+  mixing(layer + "hc_attn", 8, 3);
+  mixing(layer + "hc_ffn", 8, 3);
+  tensors.push_back({layer + "attn.attn_sink", "F32", {2}});
+  fp8(layer + "attn.wq_a", 32, 64);
+  fp8(layer + "attn.wq_b", 32, 32);
+  fp8(layer + "attn.wkv", 16, 64);
+  fp8(layer + "attn.wo_a", 24, 16);
+  fp8(layer + "attn.wo_b", 64, 24);
+  tensors.push_back({layer + "attn.q_norm.weight", "BF16", {32}});
+  tensors.push_back({layer + "attn.kv_norm.weight", "BF16", {16}});
+  tensors.push_back({layer + "ffn.gate.weight", "BF16", {1, 64}});
+  tensors.push_back({layer + "ffn.gate.tid2eid", "I64", {8, 1}});
+  fp4(layer + "ffn.experts.0.w1", 32, 64);
+  fp4(layer + "ffn.experts.0.w3", 32, 64);
+  fp4(layer + "ffn.experts.0.w2", 64, 32);
+  fp8(layer + "ffn.shared_experts.w1", 32, 64);
+  fp8(layer + "ffn.shared_experts.w3", 32, 64);
+  fp8(layer + "ffn.shared_experts.w2", 64, 32);
+  return tiny;
+}
+
+TEST_F(DeepseekV4, IsReadUnderItsNativeNames) {
+  tiny_v4().write(dir_.path());
+  const Checkpoint model = Checkpoint::open(dir_.path());
+  EXPECT_EQ(model.family().name, "deepseek_v4");
+  EXPECT_EQ(model.dialect().name, "deepseek");
+  std::size_t n_fp8 = 0, n_fp4 = 0;
+  for (const LogicalTensor& tensor : model.tensors()) {
+    ASSERT_NE(tensor.rule, nullptr) << tensor.name;
+    EXPECT_EQ(scheme_facts(tensor.encoding.scheme).quantized, tensor.rule->fp8_by_default);
+    n_fp8 += tensor.encoding.scheme == SchemeId::kFp8Block ? 1 : 0;
+    n_fp4 += tensor.encoding.scheme == SchemeId::kMxfp4 ? 1 : 0;
+  }
+  EXPECT_EQ(n_fp8, 8U);
+  EXPECT_EQ(n_fp4, 3U);
+}
+
+TEST_F(DeepseekV4, HasNothingThatLoadersRefuse) {
+  TinyCheckpoint tiny = tiny_v4();
+  // 2^0 for every scale.
+  for (auto& tensor : tiny.files["model.safetensors"]) {
+    if (tensor.dtype != "F8_E8M0") continue;
+    tensor.data = std::string(tensor.shape[0] * tensor.shape[1], '\x7f');
+  }
+  tiny.write(dir_.path());
+  for (const Finding& finding : run_loader_rules(Checkpoint::open(dir_.path()), {.deep = true})) {
+    EXPECT_NE(finding.severity, Severity::kError)
+        << finding.rule << ": " << finding.tensor << " " << finding.message;
+  }
+}
+
+TEST_F(DeepseekV4, ChecksTheShapesThatTheConfigGives) {
+  TinyCheckpoint tiny = tiny_v4();
+  ingot::testing::tensor_of(tiny, "layers.0.ffn.experts.0.w1.weight").shape = {32, 64};
+  ingot::testing::tensor_of(tiny, "layers.0.ffn.experts.0.w1.scale").shape = {32, 4};
+  tiny.write(dir_.path());
+  expect_error(ErrorCode::kShapeMismatch, {"experts.0.w1", "[32, 128]", "[32, 64]"},
+               [&] { Checkpoint::open(dir_.path()); });
+}
+
+TEST_F(DeepseekV4, IsSynthesizedWithAConfigOnly) {
+  SynthOptions options;
+  options.family = find_family("deepseek_v4");
+  expect_error(ErrorCode::kInvalidArgument, {"deepseek_v4", "no config of its own", "--config"},
+               [&] { static_cast<void>(synth_config_text(options)); });
 }
 
 }  // namespace

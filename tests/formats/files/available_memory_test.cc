@@ -1,14 +1,7 @@
 #include "formats/files/available_memory.h"
 
-#include <cstdint>
-#include <filesystem>
-#include <string>
-
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include "formats/base/fd.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot {
 namespace {

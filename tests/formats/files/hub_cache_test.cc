@@ -1,10 +1,7 @@
 #include "formats/files/hub_cache.h"
 
-#include <gtest/gtest.h>
-
 #include "formats/checkpoint/checkpoint.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace ingot::formats {

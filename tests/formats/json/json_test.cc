@@ -1,21 +1,10 @@
 #include "formats/json/json.h"
 
-#include <cmath>
-#include <functional>
-#include <limits>
-#include <map>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "formats/base/fd.h"
 #include "formats/json/json_fields.h"
 #include "formats/json/json_form.h"
 #include "tests/support/cpu_seconds.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot::formats {
 namespace {

@@ -1,12 +1,7 @@
 #include "formats/modules/joined_module.h"
 
-#include <map>
-#include <set>
-#include <string>
-
-#include <gtest/gtest.h>
-
 #include "formats/family/families.h"
+#include "tests/support/test.h"
 
 namespace ingot::formats {
 namespace {

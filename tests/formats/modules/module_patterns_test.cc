@@ -1,17 +1,13 @@
 #include "formats/modules/module_patterns.h"
 
-#include <functional>
 #include <regex>
-
-#include <fmt/format.h>
-#include <gtest/gtest.h>
 
 #include "formats/dialect/config_groups.h"
 #include "formats/family/families.h"
 #include "formats/family/family.h"
 #include "formats/json/json.h"
 #include "formats/modules/mtp_names.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::formats {
 namespace {

@@ -1,17 +1,13 @@
 #include "formats/records/manifest.h"
 
-#include <fstream>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <xxhash.h>
 #include <zstd.h>
 
 #include "formats/container/tensor.h"
 #include "formats/json/json.h"
-#include "tests/support/expect_error.h"
 #include "tests/support/json_edit.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/listed.h"
+#include "tests/support/test.h"
 
 namespace ingot::formats {
 namespace {
@@ -117,26 +113,12 @@ TEST(Manifest, RefusesAnotherTool) {
 }
 
 TEST(Manifest, RefusesWhatIsMissingWrongOrUnknown) {
-  const std::vector<JsonEdit> edits = {
-      {"/version"},
-      {"/version", 1},
-      {"/extra", 1},
-      {"/schema", -1},
-      {"/schema", 1.0},
-      {"/files", Json::object()},
-      {"/files/0", 3},
-      {"/files/0/bytes"},
-      {"/files/0/bytes", -5},
-      {"/files/0/bytes", 1.5},
-      {"/files/0/hash", "12"},
-      {"/files/0/hash", std::string(32, 'G')},
-      {"/files/0/sha256", "ab"},
-      {"/files/0/sha256", 7},
-      {"/tensors/count", "many"},
-      {"/tensors/records", "../elsewhere"},
-      {"/tensors/hash"},
-  };
-  for (const JsonEdit& edit : edits) {
+  const std::vector<std::string> edits =
+      listed(R"(/version; /version 1; /extra 1; /schema -1; /schema 1.0; /files {}; /files/0 3;
+      /files/0/bytes; /files/0/bytes -5; /files/0/bytes 1.5; /files/0/hash "12";
+      /files/0/hash "GGGGGGGGGGGGGGGGGGGGGGGGGGGGGGGG"; /files/0/sha256 "ab"; /files/0/sha256 7;
+      /tensors/count "many"; /tensors/records "../elsewhere"; /tensors/hash)");
+  for (const std::string& edit : edits) {
     const std::string text = edited_manifest(edit);
     SCOPED_TRACE(text);
     expect_error(kCorrupt, {"ingot.json"}, [&] { parse_manifest(text, "ingot.json"); });
@@ -265,23 +247,11 @@ TEST_F(TensorRecords, NamesTheLineThatIsWrong) {
 }
 
 TEST_F(TensorRecords, RefuseWhatIsMissingWrongOrUnknown) {
-  const std::vector<JsonEdit> edits = {
-      {"/name"},
-      {"/name", 5},
-      {"/layer", -1},
-      {"/layer", std::uint64_t{1} << 32},
-      {"/expert", "three"},
-      {"/action", "burn"},
-      {"/source", 1},
-      {"/source/0/dtype", "F9"},
-      {"/source/0/shape", {-1}},
-      {"/source/0/shape", {1.5}},
-      {"/source/0/file", "../x"},
-      {"/output/0/hash", "zz"},
-      {"/output/0/more", 1},
-      {"/more", 1},
-  };
-  for (const JsonEdit& edit : edits) {
+  const std::vector<std::string> edits = listed(
+      R"(/name; /name 5; /layer -1; /layer 4294967296; /expert "three"; /action "burn"; /source 1;
+      /source/0/dtype "F9"; /source/0/shape [-1]; /source/0/shape [1.5]; /source/0/file "../x";
+      /output/0/hash "zz"; /output/0/more 1; /more 1)");
+  for (const std::string& edit : edits) {
     const std::string line = edited_record(edit);
     SCOPED_TRACE(line);
     expect_error(kCorrupt, {"r line"}, [&] { parse_tensor_record(line, "r line"); });

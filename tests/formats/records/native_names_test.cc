@@ -1,23 +1,19 @@
 #include "formats/records/native_names.h"
 
-#include <map>
-#include <set>
-#include <sstream>
-
-#include <gtest/gtest.h>
-
 #include "formats/base/fd.h"
 #include "formats/config/native_config.h"
 #include "formats/family/families.h"
 #include "formats/family/family.h"
 #include "formats/json/json.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/listed.h"
+#include "tests/support/test.h"
 
 namespace ingot::formats {
 namespace {
 
 using Names = std::set<std::string>;
 using ingot::testing::expect_error;
+using ingot::testing::listed;
 
 ModelConfig bundled_config() {
   constexpr const char* kPath = INGOT_SOURCE_DIR "/examples/tiny-v32/config.json";
@@ -64,32 +60,21 @@ void replace_all(std::string& text, std::string_view old_text, std::string_view 
   }
 }
 
+/// Words of a text, two by two.
+std::map<std::string, std::string> pairs_of(const std::string& text) {
+  std::istringstream words(text);
+  std::map<std::string, std::string> pairs;
+  for (std::string from, to; words >> from >> to;) pairs[from] = to;
+  return pairs;
+}
+
 /// DeepSeek's rules as docs and converter have them: replacements anywhere in the text.
 std::string by_replacement(std::string name) {
-  static const std::map<std::string, std::string> kKeys = {
-      {"embed_tokens", "embed"},
-      {"input_layernorm", "attn_norm"},
-      {"q_proj", "wq"},
-      {"post_attention_layernorm", "ffn_norm"},
-      {"q_a_proj", "wq_a"},
-      {"q_a_layernorm", "q_norm"},
-      {"q_b_proj", "wq_b"},
-      {"kv_a_proj_with_mqa", "wkv_a"},
-      {"kv_a_layernorm", "kv_norm"},
-      {"kv_b_proj", "wkv_b"},
-      {"o_proj", "wo"},
-      {"gate", "gate"},
-      {"gate_proj", "w1"},
-      {"down_proj", "w2"},
-      {"up_proj", "w3"},
-      {"norm", "norm"},
-      {"lm_head", "head"},
-      {"scale", "scale"},
-      {"wq_b", "wq_b"},
-      {"wk", "wk"},
-      {"k_norm", "k_norm"},
-      {"weights_proj", "weights_proj"},
-  };
+  static const std::map<std::string, std::string> kKeys = pairs_of(
+      "embed_tokens embed input_layernorm attn_norm q_proj wq post_attention_layernorm ffn_norm "
+      "q_a_proj wq_a q_a_layernorm q_norm q_b_proj wq_b kv_a_proj_with_mqa wkv_a kv_a_layernorm "
+      "kv_norm kv_b_proj wkv_b o_proj wo gate gate gate_proj w1 down_proj w2 up_proj w3 norm norm "
+      "lm_head head scale scale wq_b wq_b wk wk k_norm k_norm weights_proj weights_proj");
   if (name.starts_with("model.")) name.erase(0, 6);
   replace_all(name, "self_attn", "attn");
   replace_all(name, "mlp", "ffn");
@@ -150,17 +135,12 @@ INSTANTIATE_TEST_SUITE_P(Families, NativeNamesOfFamily,
 
 TEST(NativeNames, GiveTheMtpLayerNamesOfItsOwn) {
   const ModelConfig config = reference("deepseek_v3");
-  const std::map<std::string, std::string> pairs = {
-      {"embed_tokens.weight", "embed.weight"},
-      {"enorm.weight", "enorm.weight"},
-      {"hnorm.weight", "hnorm.weight"},
-      {"eh_proj.weight", "eh_proj.weight"},
-      {"shared_head.norm.weight", "shared_head.norm.weight"},
-      {"shared_head.head.weight", "shared_head.head.weight"},
-      {"self_attn.o_proj.weight_scale_inv", "attn.wo.scale"},
-      {"mlp.gate.e_score_correction_bias", "ffn.gate.bias"},
-      {"mlp.experts.255.down_proj.weight", "ffn.experts.255.w2.weight"},
-  };
+  const std::map<std::string, std::string> pairs = pairs_of(
+      "embed_tokens.weight embed.weight enorm.weight enorm.weight hnorm.weight hnorm.weight "
+      "eh_proj.weight eh_proj.weight shared_head.norm.weight shared_head.norm.weight "
+      "shared_head.head.weight shared_head.head.weight self_attn.o_proj.weight_scale_inv "
+      "attn.wo.scale mlp.gate.e_score_correction_bias ffn.gate.bias "
+      "mlp.experts.255.down_proj.weight ffn.experts.255.w2.weight");
   for (const auto& [hub, native] : pairs) {
     EXPECT_EQ(native_name("model.layers.61." + hub, config), "layers.61." + native);
     EXPECT_EQ(hub_name("layers.61." + native, config), "model.layers.61." + hub);
@@ -169,31 +149,20 @@ TEST(NativeNames, GiveTheMtpLayerNamesOfItsOwn) {
 
 TEST(NativeNames, AreAbsentForUnknownTensors) {
   const ModelConfig config = bundled_config();  // layer 0 is dense, 5 is MTP, 16 experts
-  for (const char* name : {"",
-                           "model",
-                           "norm.weight",
-                           "model.norm",
-                           "model.lm_head.weight",
-                           "lm_head.bias",
-                           "lm_head.weight_scale_inv",
-                           "model.layers.0.self_attn.rotary_emb.inv_freq",
-                           "model.layers.0.self_attn.o_proj.bias",
-                           "model.layers.0.self_attn.o_proj.weight_scale",
-                           "model.layers.0.mlp.gate.weight",
-                           "model.layers.1.mlp.gate.bias",
-                           "model.layers.1.mlp.gate_proj.weight",
-                           "model.layers.1.mlp.experts.gate_up_proj",
-                           "model.layers.1.mlp.experts.16.up_proj.weight",
-                           "model.layers.1.mlp.experts.01.up_proj.weight",
-                           "model.layers.1.mlp.experts.{expert}.up_proj.weight",
-                           "model.layers.01.input_layernorm.weight",
-                           "model.layers.6.input_layernorm.weight",
-                           "model.layers.4294967296.input_layernorm.weight",
-                           "model.layers.-1.input_layernorm.weight",
-                           "model.layers.1",
-                           "model.layers.",
-                           "model.layers.4.embed_tokens.weight",
-                           "layers.1.input_layernorm.weight"}) {
+  const std::vector<std::string> unknown =
+      listed(R"(; model; norm.weight; model.norm; model.lm_head.weight; lm_head.bias;
+      lm_head.weight_scale_inv; model.layers.0.self_attn.rotary_emb.inv_freq;
+      model.layers.0.self_attn.o_proj.bias; model.layers.0.self_attn.o_proj.weight_scale;
+      model.layers.0.mlp.gate.weight; model.layers.1.mlp.gate.bias;
+      model.layers.1.mlp.gate_proj.weight; model.layers.1.mlp.experts.gate_up_proj;
+      model.layers.1.mlp.experts.16.up_proj.weight;
+      model.layers.1.mlp.experts.01.up_proj.weight;
+      model.layers.1.mlp.experts.{expert}.up_proj.weight;
+      model.layers.01.input_layernorm.weight; model.layers.6.input_layernorm.weight;
+      model.layers.4294967296.input_layernorm.weight; model.layers.-1.input_layernorm.weight;
+      model.layers.1; model.layers.; model.layers.4.embed_tokens.weight;
+      layers.1.input_layernorm.weight)");
+  for (const std::string& name : unknown) {
     EXPECT_EQ(native_name(name, config), std::nullopt) << name;
   }
   for (const char* name :

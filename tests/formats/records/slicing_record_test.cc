@@ -1,12 +1,10 @@
 #include "formats/records/slicing_record.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
-#include "tests/support/expect_error.h"
 #include "tests/support/json_edit.h"
+#include "tests/support/listed.h"
+#include "tests/support/test.h"
 
 namespace ingot::formats {
 namespace {
@@ -141,41 +139,16 @@ TEST(SlicingRecord, FindsTheExpertsOfALayer) {
 }
 
 TEST(SlicingRecord, RefusesWhatIsMissingWrongOrUnknown) {
-  const std::vector<JsonEdit> edits = {
-      {"", Json::array()},
-      {"/tp"},
-      {"/tp", 0},
-      {"/tp", -2},
-      {"/tp", 2.0},
-      {"/tp", std::uint64_t{1} << 32},
-      {"/ep", 0xFFFFFFFFU},
-      {"/etp", 0xFFFFFFFFU},
-      {"/n_ranks", "8"},
-      {"/shared_experts", 1},
-      {"/expert_map"},
-      {"/job", "12"},
-      {"/stage_layers", 61},
-      {"/stage_layers", {0, 30, -1}},
-      {"/stage_layers", {1, 30, 61}},
-      {"/stage_layers", {0, 61, 61}},
-      {"/extra", 1},
-      {"/ranks", Json::array()},
-      {"/rank", 6},
-      {"/rank/ep_rank"},
-      {"/rank/has_head", 1},
-      {"/rank/more", 1},
-      {"/rank/whole_config", "{}"},
-      {"/rank/experts", Json::object()},
-      {"/rank/experts/0/held", {5, 2}},
-      {"/rank/experts/0/held", {2, 2, 5}},
-      {"/rank/experts/0/held", {2, 5, 6}},
-      {"/rank/experts/0/slots", {2, 5, 9}},
-      {"/rank/experts/0/slots"},
-      {"/rank/experts/1/layer", 30},
-      {"/rank/experts/1/layer"},
-      {"/rank/experts/0/layer", "30"},
-  };
-  for (const JsonEdit& edit : edits) {
+  const std::vector<std::string> edits =
+      listed(R"( []; /tp; /tp 0; /tp -2; /tp 2.0; /tp 4294967296; /ep 4294967295; /etp 4294967295;
+      /n_ranks "8"; /shared_experts 1; /expert_map; /job "12"; /stage_layers 61;
+      /stage_layers [0, 30, -1]; /stage_layers [1, 30, 61]; /stage_layers [0, 61, 61]; /extra 1;
+      /ranks []; /rank 6; /rank/ep_rank; /rank/has_head 1; /rank/more 1;
+      /rank/whole_config "{}"; /rank/experts {}; /rank/experts/0/held [5, 2];
+      /rank/experts/0/held [2, 2, 5]; /rank/experts/0/held [2, 5, 6];
+      /rank/experts/0/slots [2, 5, 9]; /rank/experts/0/slots; /rank/experts/1/layer 30;
+      /rank/experts/1/layer; /rank/experts/0/layer "30")");
+  for (const std::string& edit : edits) {
     const Json json = edited(slicing_record_json(example_rank()), {edit});
     SCOPED_TRACE(json.dump());
     expect_error(ErrorCode::kCorrupt, {"ingot.json"},
@@ -271,44 +244,16 @@ TEST(SliceRecord, RoundTripsAndLeavesOutWhatIsUsual) {
 }
 
 TEST(SliceRecord, RefusesMissingWrongOrOutsideValues) {
-  const std::vector<JsonEdit> edits = {
-      {"", 3},
-      {"/whole"},
-      {"/offset"},
-      {"/axis"},  // an offset without one
-      {"/more", 1},
-      {"/axis", -1},
-      {"/axis", 3},
-      {"/axis", std::uint64_t{1} << 32},
-      {"/axis", 0xFFFFFFFFU},
-      {"/axis", 0},  // experts are along it
-      {"/offset", 128},
-      {"/offset", ~std::uint64_t{0}},
-      {"/sections", 0},
-      {"/sections", 3},
-      {"/sections", 65},
-      {"/sections", "2"},
-      {"/sections", Json::array()},
-      {"/sections", {1, 2}},  // of 256 rows
-      {"/sections", {1, 0}},
-      {"/sections", {1, -1}},
-      {"/sections", {1, 3}},  // begins behind the first section
-      {"/whole", {8, 256, "x"}},
-      {"/whole", {8, 256, std::uint64_t{1} << 60}},
-      {"/experts", {1, 1}},
-      {"/experts", {4, 1}},
-      {"/experts", {8}},
-      {"/zeroed", "yes"},
-      {"/zeroed", true},
-      {"/original", {8, 128}},
-      {"/original", {7, 128, 500}},
-      {"/original", {8, 128, 513}},
-      {"/original", {8, 129, 500}},  // twice as many do not fit
-      {"/repeat", {2}},
-      {"/repeat", {0, 1}},
-      {"/repeat", {~std::uint64_t{0}, std::uint64_t{1}}},
-  };
-  for (const JsonEdit& edit : edits) {
+  const std::vector<std::string> edits =
+      listed(R"( 3; /whole; /offset; /axis; /more 1; /axis -1; /axis 3; /axis 4294967296;
+      /axis 4294967295; /axis 0; /offset 128; /offset 18446744073709551615; /sections 0;
+      /sections 3; /sections 65; /sections "2"; /sections []; /sections [1, 2];
+      /sections [1, 0]; /sections [1, -1]; /sections [1, 3]; /whole [8, 256, "x"];
+      /whole [8, 256, 1152921504606846976]; /experts [1, 1]; /experts [4, 1]; /experts [8];
+      /zeroed "yes"; /zeroed true; /original [8, 128]; /original [7, 128, 500];
+      /original [8, 128, 513]; /original [8, 129, 500]; /repeat [2]; /repeat [0, 1];
+      /repeat [18446744073709551615, 1])");
+  for (const std::string& edit : edits) {
     const Json json = edited(slice_record_json(example_slice()), {edit});
     SCOPED_TRACE(json.dump());
     expect_error(ErrorCode::kCorrupt, {"line 9"}, [&] { parse_slice_record(json, "line 9"); });

@@ -3,19 +3,7 @@
 
 #include "inference/cache/kv_cache.h"
 
-#include <algorithm>
-#include <array>
-#include <bit>
-#include <cmath>
-#include <limits>
-#include <random>
-#include <set>
-#include <thread>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::inference {
 

@@ -1,21 +1,10 @@
 #include "inference/chat/chat_format.h"
 
-#include <filesystem>
-#include <fstream>
-#include <memory>
-#include <set>
-#include <string>
-#include <utility>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "formats/json/json.h"
 #include "inference/chat/built_in_formats.h"
 #include "inference/chat/messages.h"
 #include "tests/inference/chat/messages.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot::inference {
 namespace {

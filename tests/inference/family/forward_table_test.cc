@@ -1,18 +1,10 @@
-#include <cmath>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include "formats/family/families.h"
 #include "formats/family/forward.h"
 #include "formats/json/json.h"
 #include "inference/family/model_family.h"
 #include "inference/model/recurrent/state_space.h"
-#include "tests/support/expect_error.h"
 #include "tests/support/json_edit.h"
+#include "tests/support/test.h"
 
 // Forward passes that a family's file says, from a file of a user.
 
@@ -190,8 +182,7 @@ TEST(ForwardTable, RefusesNumbersBeyondTheirLimits) {
   const std::string forward =
       "{mixer: {kind: grouped, head_dim: head, theta: base default 10, sinks: sunk}, "
       "mlp: {slope: steep default 1, limit: top}}";
-  for (const JsonEdit& edit : {JsonEdit{"/base", -1}, JsonEdit{"/steep", -1}, JsonEdit{"/top", -1},
-                               JsonEdit{"/steep", 1e10}, JsonEdit{"/top", "high"}})
+  for (const char* edit : {"/base -1", "/steep -1", "/top -1", "/steep 1e10", "/top \"high\""})
     expect_error(ErrorCode::kCorrupt, {"no number from 0"}, [&] { spec_with(forward, {edit}); });
 }
 
@@ -204,10 +195,8 @@ TEST(ForwardTable, RefusesValuesOfTheWrongType) {
   expect_error(ErrorCode::kUnsupported, {"'other' is 'x'"}, [&] {
     spec_with(forward, {{"/other", "x"}});
   });
-  for (const JsonEdit& edit :
-       {JsonEdit{"/sunk", 0}, JsonEdit{"/sunk", 1}, JsonEdit{"/sunk", "x"}, JsonEdit{"/use_it", 0},
-        JsonEdit{"/use_it", 1}, JsonEdit{"/n", "x"}, JsonEdit{"/n", true}, JsonEdit{"/n", -1},
-        JsonEdit{"/outer", {{"seen", true}}}, JsonEdit{"/outer", 5}})
+  for (const char* edit : {"/sunk 0", "/sunk 1", "/sunk \"x\"", "/use_it 0", "/use_it 1",
+                           "/n \"x\"", "/n true", "/n -1", "/outer {\"seen\": true}", "/outer 5"})
     expect_error(ErrorCode::kCorrupt, {}, [&] { spec_with(forward, {edit}); });
   EXPECT_EQ(spec_with(forward, {{"/top", 0}}).find<MlpSpec>()->gate.limit, 0.0F);
 }

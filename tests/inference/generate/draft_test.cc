@@ -1,14 +1,9 @@
-#include <array>
-#include <cmath>
-
-#include <gtest/gtest.h>
-
 #include "inference/generate/drafts.h"
 #include "inference/generate/generate.h"
 #include "inference/generate/memory_plan.h"
 #include "tests/inference/generate/example_answers.h"
 #include "tests/inference/model/runner.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 // The MTP layer proposes, a step checks: the same answers in fewer passes.
 

@@ -3,14 +3,10 @@
 
 #include "tests/inference/generate/perplexity.h"
 
-#include <fstream>
 #include <iostream>
 
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include "tests/convert/conversion.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot::testing {
 namespace {

@@ -3,18 +3,12 @@
 
 #include "inference/kernels/matmul.h"
 
-#include <cmath>
-#include <cstdint>
-#include <random>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "inference/kernels/matmul_task.h"
 #include "quantize/rows.h"
 #include "quantize/scheme.h"
 #include "tests/inference/kernels/stored_matrix.h"
 #include "tests/quantize/each_target.h"
+#include "tests/support/test.h"
 
 namespace ingot::inference {
 

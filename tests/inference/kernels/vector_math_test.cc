@@ -2,20 +2,10 @@
 
 #include "inference/kernels/vector_math.h"
 
-#include <algorithm>
-#include <array>
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <random>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "formats/container/bfloat16.h"
 #include "tests/inference/kernels/stored_matrix.h"
 #include "tests/quantize/each_target.h"
+#include "tests/support/test.h"
 
 namespace ingot::inference {
 namespace {

@@ -1,9 +1,6 @@
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include "tests/inference/model/golden_file.h"
 #include "tests/inference/model/runner.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 // A sequence's result does not depend on other sequences of the step or on old contents of the
 // cache.

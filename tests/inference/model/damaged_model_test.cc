@@ -2,17 +2,13 @@
 
 #include <regex>
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "formats/container/dtype.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
-#include "tests/inference/model/edited_copy.h"
 #include "tests/inference/model/golden_file.h"
 #include "tests/inference/model/runner.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/edited_weights.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace ingot::testing {
@@ -22,9 +18,7 @@ using namespace inference;
 
 namespace {
 
-constexpr std::uint8_t kE4m3Nan = 0x7F;
-constexpr std::uint16_t kBf16Nan = 0x7FC0;
-constexpr std::uint32_t kF32Nan = 0x7FC00000;
+constexpr std::uint32_t kE4m3Nan = 0x7F, kBf16Nan = 0x7FC0, kF32Nan = 0x7FC00000;
 
 class DamagedFamily : public ::testing::TestWithParam<const char*> {
  protected:
@@ -147,116 +141,99 @@ class DamagedModel : public ::testing::Test {
       : copy_(INGOT_SOURCE_DIR "/examples/tiny-v32"),
         golden_(INGOT_SOURCE_DIR "/tests/golden/tiny-v32/forward_fp8.safetensors") {}
 
+  /// A number of 1, 2 or 4 bytes, as its bits tell.
+  void set(const std::string& tensor, std::size_t index, std::uint32_t bits, std::size_t n) const {
+    if (n == 1) copy_.set(tensor, index, static_cast<std::uint8_t>(bits));
+    if (n == 2) copy_.set(tensor, index, static_cast<std::uint16_t>(bits));
+    if (n == 4) copy_.set(tensor, index, bits);
+  }
   /// Expects the error of a forward pass over the first `n` tokens of a prompt of 185.
-  void expect_step_fails(std::initializer_list<std::string> fragments, std::size_t n = 20) const {
+  void expect_step_fails(std::string_view words, std::size_t n = 20) const {
     const OpenedModel opened(copy_.path());
     auto ids = golden_.integers("prompt4.input_ids");
     ids.resize(n);
-    expect_error(ErrorCode::kNonFinite, fragments, [&] { run(opened.model, ids); });
-  }
-  void expect_open_fails(ErrorCode code, const std::string& name) const {
-    expect_error(code, {name}, [&] { OpenedModel opened(copy_.path()); });
-  }
-  static std::string attention(std::size_t layer, const std::string& name) {
-    return fmt::format("model.layers.{}.self_attn.{}", layer, name);
+    expect_error(ErrorCode::kNonFinite, words, [&] { run(opened.model, ids); });
   }
 
   EditedCopy copy_;
   GoldenFile golden_;
 };
 
-/// A NaN in a weight, and the error of the forward pass.
-struct Nan {
+/// A number in a weight, and the error of the forward pass, or of opening the model.
+struct BadNumber {
   const char* name;
-  std::string weight;
-  std::size_t index;
-  bool is_bf16;
-  std::string layer, operation;
+  std::string tensor;
+  std::size_t index, n_bytes;
+  std::uint32_t bits;
+  const char* words;
+  std::size_t n_tokens = 20;  ///< 0: found when it is opened
+  ErrorCode code = ErrorCode::kNonFinite;
 };
 
-class DamagedWeight : public DamagedModel, public ::testing::WithParamInterface<Nan> {};
+class DamagedWeight : public DamagedModel, public ::testing::WithParamInterface<BadNumber> {};
 
-TEST_P(DamagedWeight, IsFoundWhereItsNanShows) {
-  const Nan& nan = GetParam();
-  if (nan.is_bf16) {
-    copy_.set("model.layers." + nan.weight, nan.index, kBf16Nan);
+TEST_P(DamagedWeight, IsFoundWhereItsNumberShows) {
+  const BadNumber& bad = GetParam();
+  set(bad.tensor, bad.index, bad.bits, bad.n_bytes);
+  if (bad.n_tokens > 0) {
+    expect_step_fails(bad.words, bad.n_tokens);
   } else {
-    copy_.set("model.layers." + nan.weight, nan.index, kE4m3Nan);
+    expect_error(bad.code, bad.words, [&] { OpenedModel opened(copy_.path()); });
   }
-  expect_step_fails({"layer " + nan.layer, nan.operation});
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Places, DamagedWeight,
-    ::testing::Values(
-        Nan{"latent", "2.self_attn.kv_a_proj_with_mqa.weight", 5, false, "2",
-            "the latent of row 0"},
-        Nan{"rope_key", "4.self_attn.kv_a_proj_with_mqa.weight", 143 * 256, false, "4",
-            "the latent"},
-        Nan{"query", "3.self_attn.q_b_proj.weight", 0, false, "3", "attention of row 0"},
-        Nan{"expansion", "1.self_attn.kv_b_proj.weight", 40 * 128, false, "1",
-            "attention of row 0"},
-        Nan{"output", "0.self_attn.o_proj.weight", 0, false, "0", "the attention output"},
-        Nan{"index_key", "1.self_attn.indexer.wk.weight", 0, false, "1", "the index key"},
-        Nan{"dense_mlp", "0.mlp.up_proj.weight", 0, false, "0", "the MLP"},
-        Nan{"router", "2.mlp.gate.weight", 0, true, "2", "the router"},
-        Nan{"shared_expert", "4.mlp.shared_experts.gate_proj.weight", 0, false, "4",
-            "the mixture of experts"}),
-    [](const auto& suite) { return std::string(suite.param.name); });
+const std::string kLayer = "model.layers.";
+const std::string kOScale = kLayer + "2.self_attn.o_proj.weight_scale_inv";
+const std::string kInputNorm = kLayer + "2.input_layernorm.weight";
+const std::string kGateBias = kLayer + "3.mlp.gate.e_score_correction_bias";
 
-TEST_F(DamagedModel, FindsNanInIndexerQueriesThatChoose) {
-  copy_.set(attention(1, "indexer.wq_b.weight"), 0, kE4m3Nan);
-  expect_step_fails({"layer 1", "the indexer's query"}, 70);
-  const EditedCopy other(INGOT_SOURCE_DIR "/examples/tiny-v32");
-  other.set(attention(2, "indexer.weights_proj.weight"), 0, kBf16Nan);
-  const OpenedModel opened(other.path());
-  auto ids = golden_.integers("prompt4.input_ids");
-  ids.resize(70);
-  expect_error(ErrorCode::kNonFinite, {"layer 2", "the indexer's head weights"},
-               [&] { run(opened.model, ids); });
-}
+const std::vector<BadNumber> kBadNumbers = {
+    {"latent", kLayer + "2.self_attn.kv_a_proj_with_mqa.weight", 5, 1, kE4m3Nan,
+     "layer 2...the latent of row 0"},
+    {"rope_key", kLayer + "4.self_attn.kv_a_proj_with_mqa.weight", 143 * 256, 1, kE4m3Nan,
+     "layer 4...the latent"},
+    {"query", kLayer + "3.self_attn.q_b_proj.weight", 0, 1, kE4m3Nan,
+     "layer 3...attention of row 0"},
+    {"expansion", kLayer + "1.self_attn.kv_b_proj.weight", 40 * 128, 1, kE4m3Nan,
+     "layer 1...attention of row 0"},
+    {"output", kLayer + "0.self_attn.o_proj.weight", 0, 1, kE4m3Nan,
+     "layer 0...the attention output"},
+    {"index_key", kLayer + "1.self_attn.indexer.wk.weight", 0, 1, kE4m3Nan,
+     "layer 1...the index key"},
+    {"index_query", kLayer + "1.self_attn.indexer.wq_b.weight", 0, 1, kE4m3Nan,
+     "layer 1...the indexer's query", 70},
+    {"index_heads", kLayer + "2.self_attn.indexer.weights_proj.weight", 0, 2, kBf16Nan,
+     "layer 2...the indexer's head weights", 70},
+    {"dense_mlp", kLayer + "0.mlp.up_proj.weight", 0, 1, kE4m3Nan, "layer 0...the MLP"},
+    {"router", kLayer + "2.mlp.gate.weight", 0, 2, kBf16Nan, "layer 2...the router"},
+    {"shared_expert", kLayer + "4.mlp.shared_experts.gate_proj.weight", 0, 1, kE4m3Nan,
+     "layer 4...the mixture of experts"},
+    {"head", "lm_head.weight", 7, 2, kBf16Nan, "the head of row 0"},
+    {"finite_scale_that_overflows", kOScale, 0, 4, 0x7F000000, "layer 2...the attention output"},
+    {"norm", kInputNorm, 9, 2, kBf16Nan, "model.layers.2.input_layernorm.weight", 0},
+    {"bias_of_router", kGateBias, 1, 4, kF32Nan, "model.layers.3.mlp.gate.e_score_correct", 0},
+    {"scale_nan", kOScale, 1, 4, kF32Nan, "2.self_attn.o_proj.weight", 0, ErrorCode::kBadScale},
+    {"scale_zero", kOScale, 1, 4, 0, "2.self_attn.o_proj.weight", 0, ErrorCode::kBadScale},
+    {"scale_negative", kOScale, 1, 4, 0xBF800000, "2.self_attn.o_proj.weight", 0,
+     ErrorCode::kBadScale},
+    {"scale_infinite", kOScale, 1, 4, 0x7F800000, "2.self_attn.o_proj.weight", 0,
+     ErrorCode::kBadScale},
+};
+
+INSTANTIATE_TEST_SUITE_P(Places, DamagedWeight, ::testing::ValuesIn(kBadNumbers), kNameOfRow);
 
 TEST_F(DamagedModel, FindsNanInAnExpertsRow) {
   const auto experts = golden_.integers("prompt4.experts.3");  // [tokens, 4]
   const std::int64_t expert = experts[8];                      // of the third token
   const auto first = std::ranges::find(experts, expert) - experts.begin();
-  copy_.set(fmt::format("model.layers.3.mlp.experts.{}.down_proj.weight", expert), 0, kE4m3Nan);
-  expect_step_fails({"layer 3", fmt::format("the mixture of experts of row {} ", first / 4)});
-}
-
-TEST_F(DamagedModel, ANanInTheHeadIsFoundThere) {
-  copy_.set("lm_head.weight", 7, kBf16Nan);
-  expect_step_fails({"the head of row 0"});
+  set(fmt::format("model.layers.3.mlp.experts.{}.down_proj.weight", expert), 0, kE4m3Nan, 1);
+  expect_step_fails(fmt::format("layer 3...the mixture of experts of row {} ", first / 4));
 }
 
 TEST_F(DamagedModel, FindsNanInATokensEmbedding) {
   const auto token = static_cast<std::size_t>(golden_.integers("prompt4.input_ids").at(3));
-  copy_.set("model.embed_tokens.weight", token * 256, kBf16Nan);
-  expect_step_fails({"layer 0", "the latent of row 3 "});
-}
-
-TEST_F(DamagedModel, FindsNanInNormsAndBiasesWhenOpened) {
-  copy_.set("model.layers.2.input_layernorm.weight", 9, kBf16Nan);
-  expect_open_fails(ErrorCode::kNonFinite, "model.layers.2.input_layernorm.weight");
-  const EditedCopy other(INGOT_SOURCE_DIR "/examples/tiny-v32");
-  other.set("model.layers.3.mlp.gate.e_score_correction_bias", 1, kF32Nan);
-  expect_error(ErrorCode::kNonFinite, {"model.layers.3.mlp.gate.e_score_correction_bias"},
-               [&] { OpenedModel opened(other.path()); });
-}
-
-TEST_F(DamagedModel, BadScalesAreFoundWhenItIsOpened) {
-  for (const std::uint32_t bits : {kF32Nan, 0U, 0xBF800000U, 0x7F800000U}) {
-    const EditedCopy copy(INGOT_SOURCE_DIR "/examples/tiny-v32");
-    copy.set("model.layers.2.self_attn.o_proj.weight_scale_inv", 1, bits);
-    expect_error(ErrorCode::kBadScale, {"model.layers.2.self_attn.o_proj.weight"},
-                 [&] { OpenedModel opened(copy.path()); });
-  }
-}
-
-// A finite scale that is far too large.
-TEST_F(DamagedModel, ValuesThatOverflowAreFoundInTheirLayer) {
-  copy_.set("model.layers.2.self_attn.o_proj.weight_scale_inv", 0, 0x7F000000U);
-  expect_step_fails({"layer 2", "the attention output"});
+  set("model.embed_tokens.weight", token * 256, kBf16Nan, 2);
+  expect_step_fails("layer 0...the latent of row 3 ");
 }
 
 TEST_F(DamagedModel, AnArchitectureWithoutAForwardPassIsRefused) {

@@ -1,14 +1,7 @@
-#include <map>
-#include <string>
-#include <utility>
-
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include "tests/convert/conversion.h"
 #include "tests/inference/model/golden_file.h"
 #include "tests/inference/model/runner.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 // The forward pass in FP32 against activations that Hugging Face transformers recorded.
 

@@ -1,11 +1,9 @@
 #include "inference/model/layer_stream.h"
 
-#include <gtest/gtest.h>
-
 #include "inference/generate/memory_plan.h"
 #include "tests/inference/model/golden_file.h"
 #include "tests/inference/model/runner.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::testing {
 namespace {

@@ -1,14 +1,10 @@
 // The same weights in every scheme, dialect and layout give the same FP32 logits.
 
-#include <map>
-
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include "tests/convert/slicing/sliced.h"
 #include "tests/convert/targets.h"
 #include "tests/inference/model/golden_file.h"
 #include "tests/inference/model/runner.h"
+#include "tests/support/test.h"
 
 namespace ingot::testing {
 namespace {

@@ -1,18 +1,10 @@
 #include "inference/parallel/comm.h"
 
-#include <cstdint>
 #include <mutex>
-#include <numeric>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <vector>
-
-#include <gtest/gtest.h>
 
 #include "inference/parallel/rank_view.h"
 #include "inference/parallel/thread_comm.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::inference {
 namespace {

@@ -1,13 +1,3 @@
-#include <algorithm>
-#include <cstdint>
-#include <filesystem>
-#include <functional>
-#include <ostream>
-#include <string>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "formats/records/manifest.h"
 #include "inference/parallel/rank_view.h"
 #include "inference/parallel/thread_comm.h"
@@ -15,8 +5,7 @@
 #include "tests/convert/slicing/sliced.h"
 #include "tests/convert/slicing/stacked_model.h"
 #include "tests/inference/model/runner.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 // Ranks that have only their own directory of a sliced output, and meet only in collectives,
 // compute the same as the whole model.

@@ -1,21 +1,15 @@
 #include "inference/tokenizer/bpe.h"
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <random>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include <gtest/gtest.h>
+#include <openssl/evp.h>
 
 #include "formats/json/json.h"
 #include "inference/tokenizer/characters.h"
 #include "inference/tokenizer/decoder.h"
-#include "tests/support/expect_error.h"
+#include "inference/tokenizer/tiktoken.h"
+#include "inference/tokenizer/tokenizer.h"
+#include "inference/tokenizer/unigram.h"
+#include "tests/support/listed.h"
+#include "tests/support/test.h"
 
 namespace ingot::inference {
 namespace {
@@ -24,6 +18,7 @@ using Ids = std::vector<std::int32_t>;
 using Merges = std::vector<std::pair<std::string, std::string>>;
 using Tokens = std::vector<std::string>;
 using formats::Json;
+using ingot::testing::listed;
 
 /// A model with the objects that it refers to.
 class Model {
@@ -117,78 +112,53 @@ TEST(Bpe, MergesRandomVocabulariesByTheStatedRule) {
 
 struct Case {
   std::string_view claim;
-  Tokens tokens;
+  std::string tokens;  ///< separated by a blank, as are `merges` by a comma
   Json merges;
   Json options;
   std::string_view piece;
-  Tokens encoded;
+  std::string encoded;
 };
 
 TEST(Bpe, FollowsTheOptionsOfTheFile) {
-  const Json none = Json::object();
+  const Json none = Json::object(), no_merges = Json::array();
   const Json unknown = {{"unk_token", "<unk>"}};
   const Json fused = {{"unk_token", "<unk>"}, {"fuse_unk", true}};
   const Json fallback = {{"unk_token", "<unk>"}, {"byte_fallback", true}};
   const Json affixes = {{"continuing_subword_prefix", "##"}, {"end_of_word_suffix", "</w>"}};
-  const Tokens abb{"a", "b", "ab", "abb"};
-  const Tokens abc{"a", "b", "c", "ab", "abc"};
-  const Tokens affixed{"a", "##b", "##c</w>", "a</w>", "ab", "abc</w>"};
+  const Json whole = {{"ignore_merges", true}};
+  const std::string abb = "a b ab abb", abc = "a b c ab abc", bytes = "a <0xC3> <0xA9> <unk>";
+  const std::string affixed = "a ##b ##c</w> a</w> ab abc</w>";
   const Json affixed_merges = Merges{{"a", "##b"}, {"ab", "##c</w>"}};
-  const Tokens bytes{"a", "<0xC3>", "<0xA9>", "<unk>"};
+  const Json abb_merges = Merges{{"a", "b"}, {"ab", "b"}};
   const std::vector<Case> kCases{
-      {"bc has the lower id, ab the lower rank",
-       {"a", "b", "c", "bc", "ab"},
-       Merges{{"a", "b"}, {"b", "c"}},
-       none,
-       "abc",
-       {"ab", "c"}},
-      {"the leftmost of equal ranks merges",
-       {"a", "aa"},
-       Merges{{"a", "a"}},
-       none,
-       "aaaaa",
-       {"aa", "aa", "a"}},
-      {"merges are strings", abb, {"#version: 0.2", "a b", "ab b"}, none, "abbab", {"abb", "ab"}},
-      {"merges are pairs", abb, Merges{{"a", "b"}, {"ab", "b"}}, none, "abbab", {"abb", "ab"}},
-      {"pairs hold spaces",
-       {" ", "a", "  ", "  a"},
-       Merges{{" ", " "}, {"  ", "a"}},
-       none,
-       "  a ",
-       {"  a", " "}},
-      {"the last of equal merges counts",
-       {"a", "b", "c", "ab", "bc"},
-       {"a b", "b c", "a b"},
-       none,
-       "abc",
-       {"a", "bc"}},
-      {"whole pieces are merged", abc, {"a b"}, none, "abc", {"ab", "c"}},
-      {"unless merges are ignored", abc, {"a b"}, {{"ignore_merges", true}}, "abc", {"abc"}},
-      {"for pieces that are tokens", abc, {"a b"}, {{"ignore_merges", true}}, "abb", {"ab", "b"}},
-      {"other characters are dropped", {"a", "b", "ab"}, {"a b"}, none, "a?b", {"ab"}},
-      {"even all", {"a", "b", "ab"}, {"a b"}, none, "?", {}},
-      {"or become the unknown token",
-       {"a", "<unk>"},
-       Json::array(),
-       unknown,
-       "a??a?",
-       {"a", "<unk>", "<unk>", "a", "<unk>"}},
-      {"one for a run",
-       {"a", "<unk>"},
-       Json::array(),
-       fused,
-       "a??a?",
-       {"a", "<unk>", "a", "<unk>"}},
-      {"or their bytes", bytes, Json::array(), fallback, "aé", {"a", "<0xC3>", "<0xA9>"}},
-      {"where all bytes are tokens", bytes, Json::array(), fallback, "aèa", {"a", "<unk>", "a"}},
-      {"affixes are part of tokens", affixed, affixed_merges, affixes, "abc", {"abc</w>"}},
-      {"a single character has the suffix alone", affixed, affixed_merges, affixes, "a", {"a</w>"}},
+      {"bc has the lower id, ab the lower rank", "a b c bc ab", "a b,b c", none, "abc", "ab c"},
+      {"the leftmost of equal ranks merges", "a aa", "a a", none, "aaaaa", "aa aa a"},
+      {"merges are strings", abb, "#version: 0.2,a b,ab b", none, "abbab", "abb ab"},
+      {"merges are pairs", abb, abb_merges, none, "abbab", "abb ab"},
+      {"the last of equal merges counts", "a b c ab bc", "a b,b c,a b", none, "abc", "a bc"},
+      {"whole pieces are merged", abc, "a b", none, "abc", "ab c"},
+      {"unless merges are ignored", abc, "a b", whole, "abc", "abc"},
+      {"for pieces that are tokens", abc, "a b", whole, "abb", "ab b"},
+      {"other characters are dropped", "a b ab", "a b", none, "a?b", "ab"},
+      {"even all", "a b ab", "a b", none, "?", ""},
+      {"or become the unknown token", "a <unk>", no_merges, unknown, "a??a?",
+       "a <unk> <unk> a <unk>"},
+      {"one for a run", "a <unk>", no_merges, fused, "a??a?", "a <unk> a <unk>"},
+      {"or their bytes", bytes, no_merges, fallback, "aé", "a <0xC3> <0xA9>"},
+      {"where all bytes are tokens", bytes, no_merges, fallback, "aèa", "a <unk> a"},
+      {"affixes are part of tokens", affixed, affixed_merges, affixes, "abc", "abc</w>"},
+      {"a single character has the suffix alone", affixed, affixed_merges, affixes, "a", "a</w>"},
   };
   for (const Case& row : kCases) {
-    Json json = model_json(row.tokens, row.merges);
+    const Json merges =
+        row.merges.is_string() ? Json(listed(row.merges.get<std::string>(), ",")) : row.merges;
+    Json json = model_json(listed(row.tokens, " "), merges);
     json.update(row.options);
-    EXPECT_EQ(Model(json).encode(row.piece), row.encoded) << row.claim;
+    const Tokens encoded = row.encoded.empty() ? Tokens() : listed(row.encoded, " ");
+    EXPECT_EQ(Model(json).encode(row.piece), encoded) << row.claim;
   }
+  const Json spaced = model_json({" ", "a", "  ", "  a"}, Merges{{" ", " "}, {"  ", "a"}});
+  EXPECT_EQ(Model(spaced).encode("  a "), (Tokens{"  a", " "})) << "pairs hold spaces";
 }
 
 TEST(Bpe, NamesAMissingUnknownTokenWhenNeeded) {
@@ -375,6 +345,187 @@ TEST(Decoder, NamesTypesItDoesNotHave) {
     testing::expect_error(ErrorCode::kUnsupported, {"decoder", type, "ByteFallback"}, [&] {
       decoded({{"type", type}}, {});
     });
+  }
+}
+
+}  // namespace
+
+using enum ErrorCode;
+using testing::expect_error;
+
+namespace {
+
+using Scores = std::vector<std::pair<std::string, double>>;
+
+Json document(const Json& vocab, const Json& unknown = 0, bool byte_fallback = false) {
+  return {{"model",
+           {{"type", "Unigram"},
+            {"vocab", vocab},
+            {"unk_id", unknown},
+            {"byte_fallback", byte_fallback}}}};
+}
+
+Json document(const Scores& scores, const Json& unknown = 0, bool byte_fallback = false) {
+  Json vocab = Json::array();
+  for (const auto& [token, score] : scores) vocab.push_back(Json::array({token, score}));
+  return document(vocab, unknown, byte_fallback);
+}
+
+Ids encode(const Json& json, const std::string& text) {
+  return Tokenizer::parse(json.dump(), "tokenizer.json").encode(text, false);
+}
+
+TEST(Unigram, TakesTheLikeliestTokens) {
+  const Json json =
+      document(Scores{{"<unk>", 0}, {"a", -1}, {"b", -2}, {"ab", -2.5}, {"ba", -1.5}});
+  EXPECT_EQ(encode(json, "ab"), (Ids{3}));
+  EXPECT_EQ(encode(json, "aba"), (Ids{1, 4})) << "not ab, a: -3.5";
+  EXPECT_EQ(encode(json, ""), Ids{});
+}
+
+TEST(Unigram, KeepsTheFirstFoundOfEqualWays) {
+  const Json json = document(Scores{{"<unk>", 0}, {"a", -1}, {"aa", -2}, {"aaa", -3}});
+  EXPECT_EQ(encode(json, "aaa"), (Ids{3}));
+  EXPECT_EQ(encode(json, "aaaa"), (Ids{1, 3})) << "the last token starts as early as it can";
+}
+
+TEST(Unigram, JoinsUnknownCharacters) {
+  const Json json = document(Scores{{"<unk>", 0}, {"a", -1}});
+  EXPECT_EQ(encode(json, "x\u00e9yaz"), (Ids{0, 1, 0}));
+  expect_error(kCorrupt, {"no token for \"x\"", "no unk_id"}, [] {
+    encode(document(Scores{{"a", -1}}, nullptr), "ax");
+  });
+}
+
+TEST(Unigram, FallsBackToBytesWhereAllAreTokens) {
+  const Scores some = {{"<unk>", 0}, {"<0xC3>", 0}, {"<0xA9>", 0}, {"a", -1}};
+  EXPECT_EQ(encode(document(some, 0, true), "a\u00e9"), (Ids{3, 1, 2}));
+  EXPECT_EQ(encode(document(some, 0, true), "\u00e9\u00e8"), (Ids{0})) << "no byte A8";
+  EXPECT_EQ(encode(document(some, 0, false), "\u00e9"), (Ids{0}));
+}
+
+// Every way to cut a short text, one by one.
+TEST(Unigram, NoOtherWayHasALargerSum) {
+  std::mt19937 random(3);
+  const std::string letters = "abc";
+  for (int round = 0; round < 50; ++round) {
+    Scores vocab = {{"<unk>", 0.0}};
+    std::map<std::string, double> scores;
+    for (int i = 0; i < 12; ++i) {
+      std::string token;
+      for (std::size_t n = 1 + random() % 3; token.size() < n;) token += letters[random() % 3];
+      const double score = -static_cast<double>(random() % 1000) / 64;
+      if (scores.emplace(token, score).second) vocab.emplace_back(token, score);
+    }
+    for (const char letter : letters) {
+      if (scores.emplace(std::string(1, letter), -20).second)
+        vocab.emplace_back(std::string(1, letter), -20);
+    }
+    std::string text;
+    while (text.size() < 9) text += letters[random() % 3];
+    double best = -1e9;
+    for (unsigned cuts = 0; cuts < 1U << 8U; ++cuts) {
+      double sum = 0;
+      std::size_t start = 0;
+      for (std::size_t end = 1; end <= text.size(); ++end) {
+        if (end < text.size() && (cuts >> (end - 1) & 1U) == 0) continue;
+        const auto found = scores.find(text.substr(start, end - start));
+        sum += found == scores.end() ? -1e9 : found->second;
+        start = end;
+      }
+      best = std::max(best, sum);
+    }
+    double got = 0;
+    for (const std::int32_t id : encode(document(vocab), text))
+      got += vocab[static_cast<std::size_t>(id)].second;
+    EXPECT_EQ(got, best) << text;
+  }
+}
+
+TEST(Unigram, RefusesWhatIsNoVocabulary) {
+  const auto refuses = [](ErrorCode code, const Json& json, const std::string& fault) {
+    expect_error(code, {fault}, [&] { encode(json, "a"); });
+  };
+  refuses(kCorrupt, document(Json::object()), "vocab' is not a list");
+  refuses(kCorrupt, document(Json::array({"a"})), "entry 0 of vocab");
+  refuses(kCorrupt, document(Json::array({Json::array({"a", "b"})})), "a score that is no number");
+  refuses(kCorrupt, document(Scores{{"a", 0}, {"a", 1}}), "gives token \"a\" the ids 0 and 1");
+  refuses(kCorrupt, document(Scores{{"a", 0}}, 1), "unk_id' is no token");
+  refuses(kLimit, document(Scores{{std::string(513, 'a'), 0}}), "a token of 513 bytes");
+}
+
+const Json kConfig = {{"tokenizer_class", "TikTokenTokenizer"}};
+
+std::string line(const std::string& bytes, int rank) {
+  std::string text(bytes.size() * 2 + 8, '\0');
+  text.resize(static_cast<std::size_t>(EVP_EncodeBlock(
+      reinterpret_cast<unsigned char*>(text.data()),
+      reinterpret_cast<const unsigned char*>(bytes.data()), static_cast<int>(bytes.size()))));
+  return text + ' ' + std::to_string(rank) + '\n';
+}
+
+// All bytes, and then these.
+std::string ranks(const std::vector<std::string>& tokens) {
+  std::string file;
+  for (int byte = 0; byte < 256; ++byte)
+    file += line(std::string(1, static_cast<char>(byte)), byte);
+  int rank = 256;
+  for (const std::string& token : tokens) file += line(token, rank++);
+  return file;
+}
+
+Tokenizer tokenizer(const std::string& file, const Json& config = kConfig) {
+  return Tokenizer::parse(tiktoken_document(file, config).dump(), "tiktoken.model");
+}
+
+TEST(Tiktoken, MergesTheLowestRankOfAnyPair) {
+  // No list says that "ab" is of "a" and "b", nor that "abc" may be "a" and "bc".
+  const Tokenizer two = tokenizer(ranks({"bc", "ab", "abc"}));
+  EXPECT_EQ(two.encode("abc", false), (std::vector<std::int32_t>{258}));
+  EXPECT_EQ(two.encode("abab", false), (std::vector<std::int32_t>{257, 257}));
+  EXPECT_EQ(two.encode("xabcd", false), (std::vector<std::int32_t>{'x', 258, 'd'}));
+}
+
+TEST(Tiktoken, NamesControlTokensAfterTheRanks) {
+  Json config = kConfig;
+  config["added_tokens_decoder"]["256"] = {{"content", "[BOS]"}, {"special", true}};
+  config["added_tokens_decoder"]["259"] = {{"content", "<|open|>"}, {"special", false}};
+  config["added_tokens_decoder"]["513"] = {{"content", "beyond"}};
+  const Tokenizer tokens = tokenizer(ranks({}), config);
+  EXPECT_EQ(tokens.encode("[BOS]<|open|><|reserved_token_511|>", false),
+            (std::vector<std::int32_t>{256, 259, 511}));
+  EXPECT_EQ(tokens.decode(std::vector<std::int32_t>{256, 259, 'a'}, true), "<|open|>a");
+  EXPECT_EQ(tokens.size(), 512U);
+}
+
+TEST(Tiktoken, RefusesWhatIsNoSuchFile) {
+  const auto refuses = [&](ErrorCode code, const std::string& file, const std::string& fault) {
+    expect_error(code, {fault}, [&] { tiktoken_document(file, kConfig); });
+  };
+  refuses(kCorrupt, "", "no token for byte 0");
+  refuses(kCorrupt, "AA==\n", "line 1 is not a token and its rank");
+  refuses(kCorrupt, "AA== x\n", "line 1 is without a rank");
+  refuses(kCorrupt, "AA== 1 2\n", "line 1 is without a rank");
+  refuses(kCorrupt, "AA== -1\n", "line 1 is without a rank");
+  refuses(kCorrupt, "\nA!== 0\n", "line 2 does not begin with a token in base64");
+  refuses(kCorrupt, "==== 0\n", "line 1 does not begin with a token in base64");
+  refuses(kCorrupt, "A=A= 0\n", "line 1 does not begin with a token in base64");
+  refuses(kCorrupt, "AA 0\n", "line 1 does not begin with a token in base64");
+  refuses(kCorrupt, " 0\n", "line 1 does not begin with a token in base64");
+  refuses(kCorrupt, "AA== 0\nAA== 1\n", "line 2 repeats a token");
+  refuses(kUnsupported, ranks({}) + line("ab", 300), "has rank 300");
+  expect_error(kCorrupt, {"gives id 5 to both"}, [&] { tokenizer(ranks({}) + line("ab", 5)); });
+}
+
+TEST(Tiktoken, RefusesConfigsOfOtherTokenizers) {
+  expect_error(kUnsupported, {"tokenizer_class \"QWenTokenizer\""}, [] {
+    tiktoken_document(ranks({}), {{"tokenizer_class", "QWenTokenizer"}});
+  });
+  for (const char* id : {"7", "x", "600", "-1"}) {
+    Json config = kConfig;
+    config["added_tokens_decoder"][id] = {{"content", "[BOS]"}};
+    expect_error(kCorrupt, {"added_tokens_decoder", id},
+                 [&] { tiktoken_document(ranks({}), config); });
   }
 }
 

@@ -1,19 +1,9 @@
 #include "inference/tokenizer/pre_tokenizer.h"
 
-#include <cstddef>
-#include <sstream>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <utility>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "formats/base/stop_scope.h"
 #include "formats/json/json.h"
 #include "inference/tokenizer/characters.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::inference {
 namespace {

@@ -1,17 +1,10 @@
-#include <bit>
-#include <cmath>
-#include <limits>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "formats/container/other_float8.h"
 #include "inference/weights/expert_store.h"
 #include "inference/weights/weight_store.h"
 #include "tests/convert/plain_decode.h"
 #include "tests/inference/weights/crafted.h"
 #include "tests/inference/weights/linears.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::inference {
 namespace {

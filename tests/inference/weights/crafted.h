@@ -1,10 +1,7 @@
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "formats/checkpoint/checkpoint.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace ingot::testing {

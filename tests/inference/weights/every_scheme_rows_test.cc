@@ -1,12 +1,8 @@
-#include <bit>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "formats/family/families.h"
 #include "tests/convert/plain_decode.h"
 #include "tests/convert/program_decode.h"
 #include "tests/inference/weights/variants.h"
+#include "tests/support/test.h"
 
 // The values held in memory are those that quantize decodes, bit for bit, of wholes and of parts.
 

@@ -1,17 +1,11 @@
 #include "inference/weights/expert_store.h"
 
 #include <chrono>
-#include <thread>
-
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "inference/weights/expert_slots.h"
 #include "tests/convert/program_decode.h"
 #include "tests/inference/weights/linears.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot::inference {
 

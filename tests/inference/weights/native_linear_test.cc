@@ -1,13 +1,7 @@
-#include <algorithm>
-#include <cmath>
-#include <limits>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "convert/recipe/statistics.h"
 #include "tests/convert/plain_decode.h"
 #include "tests/inference/weights/variants.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 // Profile native against the stored bytes, in double, by the formulas of the model reference: the

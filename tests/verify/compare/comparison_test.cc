@@ -1,11 +1,8 @@
 #include "verify/compare/comparison.h"
 
-#include <algorithm>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
+#include "formats/base/error.h"
 #include "formats/json/json.h"
+#include "tests/support/test.h"
 #include "tests/verify/report/sample_report.h"
 
 namespace ingot::verify {
@@ -115,6 +112,177 @@ TEST(ComparisonJson, WithoutReferenceHasOneMeasurement) {
   EXPECT_EQ(json.at("a").at("name"), "DeepSeek-V3.2");
   EXPECT_TRUE(json.at("difference").contains("weights"));
   EXPECT_FALSE(json.contains("figures"));
+}
+
+PairedFigure figure(const std::vector<PairedFigure>& figures, std::string_view name) {
+  const auto found = std::ranges::find(figures, name, &PairedFigure::name);
+  INGOT_CHECK(found != figures.end());
+  return *found;
+}
+
+// A tensor of norm 1 whose error has this norm.
+TensorWeights tensor(std::string name, double error) {
+  TensorWeights weights{.name = std::move(name),
+                        .role = "o-proj",
+                        .layer = 0,
+                        .from = "bf16",
+                        .to = "int8-channel",
+                        .relation = error == 0 ? Relation::kIdentical : Relation::kQuantized};
+  weights.sums.elements = 100;
+  weights.sums.source2 = weights.sums.product = 1;
+  weights.sums.error2 = error * error;
+  weights.sums.output2 = 1 + error * error;
+  return weights;
+}
+
+Report weights_report(const std::vector<TensorWeights>& tensors) {
+  Report report;
+  report.weights = WeightsReport{.tensors = tensors};
+  return report;
+}
+
+// Two prompts of two tokens with these divergences.
+Report logits_report(const std::vector<double>& kl, std::size_t worst_token) {
+  Report report;
+  report.layers = LayersReport{};
+  for (std::size_t i = 0; i < kl.size(); ++i) {
+    report.layers->tokens_of_logits.push_back(
+        {.prompt = i / 2, .token = i % 2, .kl = kl[i], .source_nll = 1, .output_nll = 1 + kl[i]});
+  }
+  report.layers->logits = logit_agreement(report.layers->tokens_of_logits);
+  report.layers->logits.worst_token = worst_token;
+  return report;
+}
+
+TEST(PairedFigures, PairTensorsByName) {
+  const Report a = weights_report({tensor("x", 0.5), tensor("y", 0.25), tensor("only a", 1)});
+  const Report b = weights_report({tensor("y", 0.75), tensor("x", 0.25), tensor("only b", 1)});
+  const auto figures = paired_figures(a, b);
+  const PairedFigure error = figure(figures, "weights.relative_error");
+  EXPECT_EQ(error.pairs, 2U);
+  EXPECT_DOUBLE_EQ(error.a, 0.375);
+  EXPECT_DOUBLE_EQ(error.b, 0.5);
+  EXPECT_DOUBLE_EQ(error.difference, 0.125);
+  EXPECT_EQ(error.a_closer, 1U);
+  EXPECT_EQ(error.b_closer, 1U);
+  EXPECT_EQ(error.farthest, "y");
+  EXPECT_EQ(error.closer(), Closer::kA);
+  EXPECT_FALSE(error.interval);
+}
+
+TEST(PairedFigures, LargerIsCloserWhereTheMetricSaysSo) {
+  const Report a = weights_report({tensor("x", 0.5)}), b = weights_report({tensor("x", 0.25)});
+  EXPECT_EQ(figure(paired_figures(a, b), "weights.sqnr").closer(), Closer::kB);
+  EXPECT_EQ(figure(paired_figures(a, b), "weights.relative_error").closer(), Closer::kB);
+  EXPECT_EQ(figure(paired_figures(b, a), "weights.sqnr").closer(), Closer::kA);
+}
+
+TEST(PairedFigures, ExactTensorsAreEqualAndInNoMean) {
+  const Report a = weights_report({tensor("x", 0), tensor("y", 0)});
+  const Report b = weights_report({tensor("x", 0), tensor("y", 0.1)});
+  EXPECT_EQ(figure(paired_figures(a, a), "weights.sqnr").closer(), Closer::kEqual);
+  const PairedFigure sqnr = figure(paired_figures(a, b), "weights.sqnr");
+  EXPECT_EQ(sqnr.a_closer, 1U);
+  EXPECT_EQ(sqnr.b_closer, 0U);
+  EXPECT_EQ(sqnr.closer(), Closer::kA);
+  EXPECT_TRUE(std::isnan(sqnr.difference));
+}
+
+TEST(PairedFigures, AHundredthOfADecibelIsEqual) {
+  const Report a = weights_report({tensor("x", 0.5)}), b = weights_report({tensor("x", 0.5005)}),
+               c = weights_report({tensor("x", 0.501)});
+  for (const char* name : {"weights.relative_error", "weights.sqnr"}) {
+    EXPECT_EQ(figure(paired_figures(a, b), name).closer(), Closer::kEqual) << name;
+    EXPECT_EQ(figure(paired_figures(a, c), name).closer(), Closer::kA) << name;
+  }
+  EXPECT_FALSE(are_apart(1e-9, 5e-9));
+  EXPECT_FALSE(are_apart(NAN, NAN));
+  EXPECT_TRUE(are_apart(NAN, 1));
+  EXPECT_TRUE(are_apart(0, HUGE_VAL));
+}
+
+TEST(PairedFigures, ValuesOfAWholeReportAreOnePair) {
+  // Their subjects name the worst token, which is another one on each side.
+  const Report a = logits_report({0.1, 0.1, 0.1, 0.1}, 0),
+               b = logits_report({0.2, 0.2, 0.2, 0.2}, 1);
+  const PairedFigure kl = figure(paired_figures(a, b), "outputs.kl");
+  EXPECT_EQ(kl.pairs, 1U);
+  EXPECT_NEAR(kl.difference, 0.1, 1e-12);
+  EXPECT_EQ(kl.closer(), Closer::kA);
+}
+
+TEST(PairedFigures, IntervalsAreOverPrompts) {
+  const Report a = logits_report({0.1, 0.1, 0.1, 0.1}, 0),
+               b = logits_report({0.2, 0.2, 0.4, 0.4}, 0);
+  const PairedFigure kl = figure(paired_figures(a, b), "outputs.kl");
+  EXPECT_EQ(kl.tokens, 4U);
+  EXPECT_EQ(kl.clusters, 2U);
+  ASSERT_TRUE(kl.interval);
+  EXPECT_NEAR(kl.difference, 0.2, 1e-12);
+  // The prompts' means are 0.1 away from it.
+  EXPECT_NEAR(kl.interval->high - kl.difference, 12.706205 * 0.1, 1e-6);
+  EXPECT_EQ(kl.closer(), Closer::kUndecided) << "the interval holds 0";
+}
+
+TEST(PairedFigures, LikelihoodsSayWhoIsLikelierNotCloser) {
+  const Report a = logits_report({0.1, 0.1, 0.1, 0.1}, 0),
+               b = logits_report({0.2, 0.2, 0.2, 0.2}, 0);
+  const PairedFigure nll = figure(paired_figures(a, b), "outputs.nll");
+  EXPECT_NEAR(nll.a, 1.1, 1e-12);
+  EXPECT_NEAR(nll.difference, 0.1, 1e-12);
+  EXPECT_TRUE(nll.interval);
+  EXPECT_EQ(nll.closer(), Closer::kNeither);
+}
+
+TEST(PairedFigures, DocumentsOfATextAreWeighedByTokens) {
+  Report a, b;
+  a.text = TextReport{.source = {}, .output = {.sequences = {{10, 20}, {30, 60}}}};
+  b.text = TextReport{.source = {}, .output = {.sequences = {{10, 21}, {30, 63}}}};
+  const PairedFigure nll = figure(paired_figures(a, b), "text.nll");
+  EXPECT_DOUBLE_EQ(nll.a, 2);
+  EXPECT_DOUBLE_EQ(nll.difference, 0.1);
+  EXPECT_EQ(nll.tokens, 40U);
+  ASSERT_TRUE(nll.interval);
+  EXPECT_NEAR(nll.interval->low, 0.1, 1e-12) << "both documents differ alike";
+}
+
+TEST(PairedFigures, PerplexityIsADistanceFromEitherSide) {
+  // A is likelier than the source by 0.1 and 0.2 a token, B less likely by 0.3 and 0.4.
+  Report a, b;
+  const Likelihood source{.tokens = 20, .nll = 40, .sequences = {{10, 20}, {10, 20}}};
+  a.text = TextReport{.source = source,
+                      .output = {.tokens = 20, .nll = 37, .sequences = {{10, 19}, {10, 18}}}};
+  b.text = TextReport{.source = source,
+                      .output = {.tokens = 20, .nll = 47, .sequences = {{10, 23}, {10, 24}}}};
+  const PairedFigure distance = figure(paired_figures(a, b), "outputs.perplexity");
+  EXPECT_NEAR(distance.a, 0.15, 1e-12);
+  EXPECT_NEAR(distance.b, 0.35, 1e-12);
+  ASSERT_TRUE(distance.interval);
+  EXPECT_NEAR(distance.interval->low, 0.2, 1e-12) << "0.3 - 0.1 and 0.4 - 0.2";
+  EXPECT_EQ(distance.drawn, "documents");
+  EXPECT_EQ(distance.closer(), Closer::kA);
+}
+
+TEST(PairedFigures, WhatIsNoNumberIsFartherThanEveryNumber) {
+  Report a = logits_report({0.1, 0.1, 0.1, 0.1}, 0), b = a;
+  b.layers->logits.mean_kl = NAN;
+  b.layers->tokens_of_logits[0].kl = NAN;
+  const PairedFigure kl = figure(paired_figures(a, b), "outputs.kl");
+  EXPECT_EQ(kl.closer(), Closer::kA);
+  EXPECT_FALSE(kl.interval);
+}
+
+TEST(PairedGroups, CountWhoIsCloserAndSumUp) {
+  const Report a = weights_report({tensor("x", 0.1), tensor("y", 0.1), tensor("z", 0)});
+  const Report b = weights_report({tensor("x", 0.2), tensor("y", 0.05), tensor("z", 0)});
+  const auto groups = paired_groups(paired_tensors(a, b), {.by_role = true});
+  ASSERT_EQ(groups.size(), 1U);
+  EXPECT_EQ(groups[0].tensors, 3U);
+  EXPECT_EQ(groups[0].a_closer, 1U);
+  EXPECT_EQ(groups[0].b_closer, 1U);
+  EXPECT_THAT(groups[0].a_schemes, ElementsAre("int8-channel"));
+  // 10 log10(3 / 0.0425) - 10 log10(3 / 0.02)
+  EXPECT_NEAR(groups[0].difference_db(), -3.27359, 1e-4);
 }
 
 }  // namespace

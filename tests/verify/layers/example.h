@@ -1,15 +1,9 @@
 #pragma once
 
-#include <algorithm>
-#include <optional>
-#include <span>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "inference/tokenizer/tokenizer.h"
 #include "shard/join/source.h"
 #include "tests/convert/conversion.h"
+#include "tests/support/test.h"
 #include "verify/layers/layer_check.h"
 #include "verify/outputs/prompts.h"
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tests/verify/mutations/edited_weights.h"
+#include "tests/support/edited_weights.h"
 #include "tests/verify/mutations/good_conversions.h"
 
 namespace ingot::testing {

@@ -1,16 +1,11 @@
 #include "tests/verify/mutations/good_conversions.h"
 
-#include <fstream>
-#include <map>
-
-#include <gtest/gtest.h>
-
 #include "check/stored_hashes.h"
 #include "formats/records/manifest.h"
 #include "shard/join/rank_directories.h"
 #include "tests/convert/slicing/sliced.h"
-#include "tests/support/temp_dir.h"
-#include "tests/verify/mutations/edited_weights.h"
+#include "tests/support/edited_weights.h"
+#include "tests/support/test.h"
 
 namespace ingot::testing {
 

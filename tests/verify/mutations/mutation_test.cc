@@ -1,11 +1,3 @@
-#include <algorithm>
-#include <cmath>
-#include <functional>
-#include <map>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/container/bfloat16.h"
 #include "formats/container/float8.h"
@@ -13,8 +5,8 @@
 #include "quantize/kernels/code_encode.h"
 #include "tests/convert/targets.h"
 #include "tests/support/contains_pattern.h"
-#include "tests/support/temp_dir.h"
-#include "tests/verify/mutations/edited_weights.h"
+#include "tests/support/edited_weights.h"
+#include "tests/support/test.h"
 #include "tests/verify/mutations/fault.h"
 #include "tests/verify/mutations/good_conversions.h"
 #include "tests/verify/mutations/verdict.h"

@@ -1,16 +1,9 @@
 #include "verify/outputs/prompts.h"
 
-#include <algorithm>
-#include <fstream>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "formats/json/json.h"
 #include "inference/generate/prompt_text.h"
-#include "tests/inference/model/edited_copy.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/edited_weights.h"
+#include "tests/support/test.h"
 #include "tests/verify/layers/example.h"
 
 namespace ingot::testing {

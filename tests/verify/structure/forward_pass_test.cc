@@ -1,9 +1,4 @@
 
-#include <filesystem>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "formats/base/error.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/model_config.h"
@@ -11,7 +6,7 @@
 #include "formats/json/json.h"
 #include "inference/family/model_family.h"
 #include "tests/convert/conversion.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "verify/structure/structure_check.h"
 #include "verify/structure/structure_comparisons.h"
 

@@ -1,13 +1,10 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "engines/verdicts.h"
 #include "formats/base/stop_scope.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "shard/join/source.h"
 #include "tests/convert/slicing/sliced.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "verify/structure/structure_check.h"
 

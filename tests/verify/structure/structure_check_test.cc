@@ -1,22 +1,17 @@
 #include "verify/structure/structure_check.h"
 
-#include <filesystem>
-#include <fstream>
-#include <set>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
+#include "check/check.h"
 #include "formats/config/config_meaning.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/slicing/sliced.h"
-#include "tests/support/expect_error.h"
+#include "tests/convert/targets.h"
 #include "tests/support/json_edit.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "tests/support/tiny_tokenizer.h"
+#include "verify/structure/compared_checkpoint.h"
 #include "verify/structure/structure_comparisons.h"
 
 // Level `structure` on models small enough to be written by hand. The mutation suite tests faults
@@ -449,6 +444,108 @@ TEST(VerifyFile, GoesWithTheConversionThatItWasOf) {
   conversion.execute.force = true;
   conversion.run();
   EXPECT_FALSE(fs::exists(conversion.output / formats::kVerifyName));
+}
+
+constexpr const char* kNorm = "model.layers.1.input_layernorm.weight";
+constexpr const char* kOtherNorm = "model.layers.0.input_layernorm.weight";
+
+std::vector<SchemeChange> changes(const TinyCheckpoint& source, const TinyCheckpoint& output) {
+  const ingot::testing::TempDir directory;
+  source.write(directory / "source");
+  output.write(directory / "output");
+  return scheme_changes(open_compared(directory / "source", {}).model,
+                        open_compared(directory / "output", {}).model);
+}
+
+TEST(SchemeChanges, NameSchemesRolesAndBytesOfBothSides) {
+  const TinyCheckpoint source = tiny_deepseek_v3();
+  TinyCheckpoint output = source;
+  TinyTensor& norm = tensor_of(output, kNorm);
+  norm.dtype = "F32";
+  const std::uint64_t n = norm.shape.at(0);
+  const std::vector<SchemeChange> all = changes(source, output);
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[0].from, "bf16");
+  EXPECT_EQ(all[0].to, "bf16");
+  EXPECT_EQ(all[0].source_bytes, all[0].output_bytes);
+  EXPECT_EQ(all[0].tensors + 1, source.files.begin()->second.size());
+  EXPECT_EQ(all[1], (SchemeChange{.from = "bf16",
+                                  .to = "f32",
+                                  .roles = {"input-norm"},
+                                  .tensors = 1,
+                                  .source_bytes = 2 * n,
+                                  .output_bytes = 4 * n}));
+}
+
+TEST(SchemeChanges, LeaveOutWhatOneSideLacks) {
+  const TinyCheckpoint source = tiny_deepseek_v3();
+  TinyCheckpoint output = source;
+  std::erase_if(output.files.begin()->second,
+                [](const TinyTensor& tensor) { return tensor.name == kOtherNorm; });
+  const std::vector<SchemeChange> all = changes(source, output);
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].tensors + 1, source.files.begin()->second.size());
+}
+
+// Only the groups of a config decide engines' activations.
+
+const Json kTokens = {{"num_bits", 8},
+                      {"type", "float"},
+                      {"strategy", "token"},
+                      {"symmetric", true},
+                      {"dynamic", true}};
+
+// INT4 weights of which the config says FP8 activations of tokens.
+class ComparedActivations : public InTempDir {
+ protected:
+  ComparedActivations() {
+    Conversion conversion(tiny_v32(), dir_ / "source");
+    conversion.recipe.to = formats::SchemeId::kInt4Group;
+    conversion.recipe.choices.group_size = 32;
+    conversion.run();
+    std::filesystem::remove(dir_ / "source" / formats::kManifestName);
+    say("source", kTokens);
+    std::filesystem::copy(dir_ / "source", dir_ / "output",
+                          std::filesystem::copy_options::recursive);
+  }
+
+  void say(const std::string& side, const Json& activations) {
+    const auto path = dir_ / side / "config.json";
+    Json config = formats::read_json_file(path, 1 << 20);
+    for (auto& [name, group] : config["quantization_config"]["config_groups"].items())
+      group["input_activations"] = activations;
+    std::ofstream(path) << config;
+  }
+
+  std::vector<std::string> found() {
+    std::vector<std::string> texts;
+    for (const check::Finding& finding :
+         check_structure(open_compared(dir_ / "source", {}), dir_ / "output", {}).findings) {
+      if (finding.rule == "structure.activations" || finding.rule == "ct.activations")
+        texts.push_back(fmt::format("{}{}", finding.severity == Severity::kError ? "error: " : "",
+                                    finding.message));
+    }
+    return texts;
+  }
+};
+
+TEST_F(ComparedActivations, StayInACopy) {
+  EXPECT_THAT(found(), IsEmpty());
+}
+
+TEST_F(ComparedActivations, AreAFaultWhereTheyAreLost) {
+  say("output", nullptr);
+  EXPECT_THAT(found(),
+              ElementsAre(AllOf(HasSubstr("error: has input_activations weight-only, in the source "
+                                          "dynamic in 8 bits of type float (so have"))));
+}
+
+TEST_F(ComparedActivations, AreAFaultInOtherNumbers) {
+  Json integers = kTokens;
+  integers["type"] = "int";
+  say("output", integers);
+  EXPECT_THAT(found(), Contains(HasSubstr("error: has input_activations dynamic in 8 bits of type "
+                                          "int, in the source")));
 }
 
 }  // namespace

@@ -1,20 +1,19 @@
 #include "verify/weights/weight_check.h"
 
-#include <cmath>
-#include <fstream>
-#include <string>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "formats/base/stop_scope.h"
+#include "formats/checkpoint/stored_facts.h"
 #include "formats/container/bfloat16.h"
 #include "formats/container/float8.h"
+#include "formats/json/json.h"
+#include "tests/convert/conversion.h"
 #include "tests/convert/targets.h"
 #include "tests/inference/weights/crafted.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
+#include "verify/gates/report.h"
+#include "verify/structure/compared_checkpoint.h"
+#include "verify/verification.h"
+#include "verify/weights/stack_sides.h"
 
 namespace ingot::verify {
 namespace {
@@ -461,6 +460,282 @@ TEST(ConvertedWeights, SeeOneFlippedBitOfACode) {
         << tensor.name;
   }
   EXPECT_EQ(worst_tensors(report, 1).at(0)->name, name);
+}
+
+}  // namespace
+}  // namespace ingot::verify
+
+// Weights that training programs saved in F32 under a config of fewer bits.
+
+namespace ingot::testing {
+namespace {
+
+using formats::SchemeId;
+
+constexpr const char* kBias = "model.layers.1.mlp.gate.e_score_correction_bias";
+
+// Every tensor is in F32, with numbers that are none of BF16.
+void write_saved(const std::filesystem::path& directory, const std::string& dtype) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tiny.config.insert(tiny.config.rfind('}'), R"(, "dtype": ")" + dtype + "\"");
+  for (TinyTensor& tensor : tiny.files.begin()->second) {
+    std::uint64_t n = 1;
+    for (const std::uint64_t side : tensor.shape) n *= side;
+    tensor.dtype = "F32";
+    for (std::uint64_t i = 0; i < n; ++i) {
+      const float value = 0.0123F + static_cast<float>(i) * 0.00321F;
+      tensor.data.append(reinterpret_cast<const char*>(&value), sizeof value);
+    }
+  }
+  tiny.write(directory);
+}
+
+std::map<std::string, formats::DType> dtypes_of(const std::filesystem::path& directory) {
+  std::map<std::string, formats::DType> dtypes;
+  const Fd file = Fd::open_for_reading(directory / "model.safetensors");
+  for (const formats::StoredTensor& tensor : formats::read_safetensors_header(file).tensors)
+    dtypes[tensor.name] = tensor.dtype;
+  return dtypes;
+}
+
+TEST(SavedWidth, AllButWhatReleasesKeepIsCast) {
+  for (const auto& [dtype, to, stored] :
+       {std::tuple("bfloat16", SchemeId::kBf16, formats::DType::kBf16),
+        std::tuple("float16", SchemeId::kF16, formats::DType::kF16)}) {
+    SCOPED_TRACE(dtype);
+    const TempDir directory;
+    write_saved(directory / "in", dtype);
+    Conversion conversion(directory / "in", directory / "out");
+    conversion.recipe.to = to;
+    conversion.run();
+    for (const auto& [name, found] : dtypes_of(directory / "out"))
+      EXPECT_EQ(found, name == kBias ? formats::DType::kF32 : stored) << name;
+    // A norm that lost bits is no fault of an output whose source says so, with manifest or not.
+    for (const bool has_manifest : {true, false}) {
+      if (!has_manifest) std::filesystem::remove(directory / "out" / formats::kManifestName);
+      const verify::Report report = verify::verify_pair(directory / "in", directory / "out",
+                                                        {.levels = {verify::Level::kWeights}});
+      EXPECT_TRUE(report.passed()) << has_manifest << verify::verdict_sentence(report);
+    }
+  }
+}
+
+TEST(SavedWidth, RulesComeFirst) {
+  const TempDir directory;
+  write_saved(directory / "in", "bfloat16");
+  Conversion conversion(directory / "in", directory / "out");
+  conversion.recipe.rules = {convert::parse_rule("role:final-norm=keep"),
+                             convert::parse_rule("role:router-bias=bf16")};
+  conversion.run();
+  const auto dtypes = dtypes_of(directory / "out");
+  EXPECT_EQ(dtypes.at("model.norm.weight"), formats::DType::kF32);
+  EXPECT_EQ(dtypes.at(kBias), formats::DType::kBf16);
+}
+
+// The config says F32, or another target: nothing would change.
+TEST(SavedWidth, ATargetThatChangesNothingIsRefused) {
+  const TempDir directory;
+  write_saved(directory / "f32", "float32");
+  write_saved(directory / "bf16", "bfloat16");
+  const auto refuse = [&](const char* source, SchemeId to) {
+    Conversion conversion(directory / source, directory / "out");
+    conversion.recipe.to = to;
+    expect_error(ErrorCode::kInvalidArgument, {"--to", "no weight takes it", "--rule"},
+                 [&] { conversion.run(); });
+  };
+  refuse("f32", SchemeId::kBf16);
+  refuse("bf16", SchemeId::kF16);
+  Conversion(directory / "bf16", directory / "cast").run();
+  // The bias is F32, and no weight.
+  std::filesystem::rename(directory / "cast", directory / "plain");
+  refuse("plain", SchemeId::kF32);
+  Conversion again(directory / "plain", directory / "again");
+  EXPECT_NO_THROW(again.run());
+}
+
+}  // namespace
+}  // namespace ingot::testing
+
+namespace ingot::verify {
+namespace {
+
+using namespace ingot::testing;
+
+constexpr std::uint64_t kExperts = 4, kWidth = 24, kHidden = 40;
+
+/// Random stacks, [experts, outputs, inputs], whose channels of the hidden state are as strong as
+/// `spread` makes them, in a model whose rows say `order`.
+std::vector<StackSides> measured(double spread, const std::string& order) {
+  std::mt19937_64 random(7);
+  std::normal_distribution<double> normal;
+  std::vector<double> channels(kHidden);
+  for (double& channel : channels) channel = std::exp(spread * normal(random));
+  // As files have it; a row that says the other order takes the same bytes for transposed ones.
+  const auto stack = [&](std::uint64_t rows, std::uint64_t cols, bool hidden_is_rows) {
+    std::string data;
+    for (std::uint64_t i = 0; i < kExperts * rows * cols; ++i) {
+      const std::uint64_t channel = hidden_is_rows ? i / cols % rows : i % cols;
+      const auto value = static_cast<float>(channels[channel] * normal(random));
+      data.append(reinterpret_cast<const char*>(&value), sizeof value);
+    }
+    return data;
+  };
+  TinyCheckpoint tiny;
+  tiny.config = R"({"model_type": "odd", "hidden_size": 40, "num_hidden_layers": 1,
+      "num_experts": 4, "moe_intermediate_size": 24})";
+  tiny.files["model.safetensors"] = {{"layers.0.experts.gate_up_proj",
+                                      "F32",
+                                      {kExperts, 2 * kWidth, kHidden},
+                                      stack(2 * kWidth, kHidden, false)},
+                                     {"layers.0.experts.down_proj",
+                                      "F32",
+                                      {kExperts, kHidden, kWidth},
+                                      stack(kHidden, kWidth, true)}};
+  const TempDir dir;
+  tiny.write(dir.path());
+  std::ofstream(dir / "ingot-family.yaml")
+      << "family: odd\ntensors:\n"
+      << "- {name: \"layers.{layer}.experts.gate_up_proj\", role: experts-gate-up, stack: " << order
+      << ", shape: [num_experts, 48, 40], present: stacked}\n"
+      << "- {name: \"layers.{layer}.experts.down_proj\", role: experts-down, stack: " << order
+      << ", shape: [num_experts, 40, 24], present: stacked}\n";
+  return measure_stacks(formats::Checkpoint::open(dir.path()));
+}
+
+TEST(StackSides, AgreeWithARowThatIsRight) {
+  for (const StackSides& sides : measured(0.5, "output-major")) {
+    EXPECT_TRUE(sides.is_told) << stack_text(sides);
+    EXPECT_TRUE(sides.is_as_row_says) << stack_text(sides);
+    EXPECT_GT(sides.sure, 0.99);
+    EXPECT_NE(stack_text(sides).find("values agree"), std::string::npos);
+  }
+}
+
+TEST(StackSides, ContradictARowThatIsTransposed) {
+  const std::vector<StackSides> found = measured(0.5, "input-major");
+  EXPECT_EQ(found.size(), 2U);
+  for (const StackSides& sides : found) {
+    EXPECT_TRUE(sides.is_told) << stack_text(sides);
+    EXPECT_FALSE(sides.is_as_row_says) << stack_text(sides);
+    EXPECT_NE(stack_text(sides).find("transposed (9"), std::string::npos) << stack_text(sides);
+  }
+}
+
+TEST(StackSides, TellNothingOfRandomNumbers) {
+  for (const StackSides& sides : measured(0, "output-major")) {
+    EXPECT_FALSE(sides.is_told) << stack_text(sides);
+    EXPECT_LT(sides.sure, 0.999);
+    EXPECT_NE(stack_text(sides).find("do not tell"), std::string::npos);
+  }
+}
+
+// Outputs are judged by the requests to the conversion, which their manifest records.
+
+using namespace ::testing;
+namespace fs = std::filesystem;
+using formats::SchemeId;
+using ingot::testing::Conversion;
+using ingot::testing::TempDir;
+using ingot::testing::tiny_v32;
+
+Report weights_of(const fs::path& source, const fs::path& output) {
+  return verify_pair(source, output, {.levels = {Level::kWeights}});
+}
+
+std::vector<std::string> failed(const Report& report) {
+  std::vector<std::string> gates;
+  for (const GateResult& result : report.gates)
+    if (!result.passed) gates.push_back(result.gate.metric);
+  return gates;
+}
+
+struct Asked {
+  std::string name;
+  void (*ask)(convert::Recipe& recipe);
+  std::string fails;                    // without the manifest
+  std::optional<SchemeId> source = {};  // else as released
+};
+
+class WantedOption : public ::testing::TestWithParam<Asked> {
+ protected:
+  TempDir directory_;
+};
+
+TEST_P(WantedOption, CountsWhereTheManifestSaysIt) {
+  fs::path source = tiny_v32();
+  if (GetParam().source) {
+    Conversion made(source, directory_ / "source");
+    made.recipe.to = GetParam().source;
+    made.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
+    // Others may be the source's own, whose values are BF16's.
+    made.recipe.choices.search = quantize::ScaleSearch::kAmax;
+    if (GetParam().source == SchemeId::kF16)  // it has values that BF16 lacks
+      made.recipe.rules.push_back(convert::parse_rule("role:router-bias=f16"));
+    made.run();
+    source = made.output;
+  }
+  Conversion conversion(source, directory_ / "output");
+  GetParam().ask(conversion.recipe);
+  conversion.run();
+  const Report asked = weights_of(source, conversion.output);
+  EXPECT_THAT(failed(asked), IsEmpty());
+  EXPECT_THAT(asked.wanted, HasSubstr("judged as asked for: --"));
+  fs::remove(conversion.output / formats::kManifestName);
+  const Report silent = weights_of(source, conversion.output);
+  EXPECT_THAT(failed(silent), Contains(GetParam().fails));
+  EXPECT_THAT(silent.wanted, HasSubstr("no ingot.json names the options of the conversion"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    EveryOption, WantedOption,
+    ::testing::Values(Asked{"via_bf16",
+                            [](convert::Recipe& recipe) {
+                              recipe.to = SchemeId::kInt8Channel;
+                              recipe.choices.via = convert::Via::kBf16;
+                              recipe.choices.search = quantize::ScaleSearch::kAmax;
+                            },
+                            "weights.misrounded", SchemeId::kFp8Channel},
+                      Asked{"fp8_grid",
+                            [](convert::Recipe& recipe) {
+                              recipe.to = SchemeId::kFp8Block;
+                              recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
+                            },
+                            "weights.changed"},
+                      Asked{"narrowing_rule",
+                            [](convert::Recipe& recipe) {
+                              recipe.to.reset();
+                              recipe.rules.push_back(convert::parse_rule("role:router-bias=bf16"));
+                            },
+                            "weights.narrowed"},
+                      Asked{"narrowing_rule_of_two_terms",
+                            [](convert::Recipe& recipe) {
+                              recipe.to.reset();
+                              recipe.rules.push_back(
+                                  convert::parse_rule("layers:1-4 & role:router-bias=bf16"));
+                            },
+                            "weights.narrowed"},
+                      Asked{"rule_of_equal_bits",
+                            [](convert::Recipe& recipe) {
+                              recipe.to.reset();
+                              recipe.rules.push_back(convert::parse_rule("layers:1-4=bf16"));
+                            },
+                            "weights.narrowed", SchemeId::kF16}),
+    [](const auto& row) { return row.param.name; });
+
+TEST(Wanted, TakesNoOtherOptionForLeave) {
+  const TempDir directory;
+  Conversion conversion(tiny_v32(), directory / "output");
+  conversion.recipe.to = SchemeId::kInt8Channel;
+  conversion.recipe.choices.via = convert::Via::kBf16;
+  conversion.run();
+  formats::Manifest manifest = *formats::read_manifest(conversion.output);
+  formats::Json recipe = manifest.recipe;
+  recipe["choices"]["via"] = "f32";
+  manifest.recipe = recipe;
+  const Wanted wanted = wanted_of(manifest);
+  EXPECT_FALSE(wanted.via_bf16);
+  EXPECT_TRUE(wanted.is_recorded);
+  EXPECT_THAT(wanted.sentence(), IsEmpty());
 }
 
 }  // namespace

@@ -3,19 +3,13 @@
 
 #include "inference/kernels/quantized/quantized_matmul.h"
 
-#include <cmath>
-#include <cstdint>
-#include <random>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "formats/container/float8.h"
 #include "inference/kernels/quantized/quantized_task.h"
 #include "quantize/kernels/codes.h"
 #include "quantize/scheme.h"
 #include "tests/inference/kernels/stored_matrix.h"
 #include "tests/quantize/each_target.h"
+#include "tests/support/test.h"
 
 namespace ingot::inference {
 

@@ -1,17 +1,11 @@
 #include "inference/model/recurrent/recurrence.h"
 
-#include <algorithm>
-#include <cmath>
-#include <random>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "inference/base/matrix.h"
 #include "inference/kernels/vector_math.h"
 #include "inference/model/attention/pooled_window.h"
 #include "inference/model/step/recent_rows.h"
 #include "inference/model/step/short_convolution.h"
+#include "tests/support/test.h"
 
 namespace ingot::inference {
 

@@ -1,18 +1,12 @@
 #include "inference/model/step/hyper_connection.h"
 
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <random>
-#include <vector>
-
-#include <gtest/gtest.h>
+#include "tests/support/test.h"
 
 namespace ingot::inference {
 
 namespace {
 
-std::vector<float> normals(std::size_t n, unsigned seed, float factor = 1) {
+std::vector<float> normal_values(std::size_t n, unsigned seed, float factor = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   std::vector<float> values(n);
@@ -73,11 +67,11 @@ struct Plain {
 struct HyperConnectionTest : ::testing::TestWithParam<std::size_t> {
   HyperSpec spec{.streams = GetParam(), .rounds = 20, .eps = 1e-6F, .norm_eps = 1e-6F};
   std::size_t n = GetParam();
-  HyperWeights weights{.fn = normals((2 + n) * n * n * kHidden, 1, 0.2F),
-                       .base = normals((2 + n) * n, 2),
+  HyperWeights weights{.fn = normal_values((2 + n) * n * n * kHidden, 1, 0.2F),
+                       .base = normal_values((2 + n) * n, 2),
                        .scale = {0.7F, 1.3F, 0.9F}};
-  Matrix streams = matrix_of(kRows, n* kHidden, normals(kRows* n* kHidden, 3, 2));
-  Matrix output = matrix_of(kRows, kHidden, normals(kRows* kHidden, 4));
+  Matrix streams = matrix_of(kRows, n* kHidden, normal_values(kRows* n* kHidden, 3, 2));
+  Matrix output = matrix_of(kRows, kHidden, normal_values(kRows* kHidden, 4));
 };
 
 TEST_P(HyperConnectionTest, BlockReadsAndWritesAsTheFormulasSay) {
@@ -142,7 +136,7 @@ TEST_P(HyperConnectionTest, ARowDependsOnItselfAlone) {
 
 TEST_P(HyperConnectionTest, HeadIsLearnedOrTheMean) {
   const HyperWeights head{
-      .fn = normals(n * n * kHidden, 5, 0.2F), .base = normals(n, 6), .scale = {1.1F}};
+      .fn = normal_values(n * n * kHidden, 5, 0.2F), .base = normal_values(n, 6), .scale = {1.1F}};
   HyperSpec mean = spec;
   mean.learned_head = false;
   const Matrix learned = hyper_head(Profile::kF32, spec, head, streams, 1);
@@ -174,9 +168,10 @@ INSTANTIATE_TEST_SUITE_P(Streams, HyperConnectionTest, ::testing::Values(1, 2, 4
 TEST(HyperConnection, UnmixedStreamsStay) {
   const HyperSpec spec{.streams = 3, .mixes = false, .magnitude = 1.5F};
   const std::size_t n = spec.streams, width = n * kHidden;
-  const HyperWeights weights{
-      .fn = normals(2 * n * width, 1, 0.1F), .base = normals(2 * n, 2), .scale = {0.7F, 0.4F}};
-  Matrix streams = matrix_of(kRows, width, normals(kRows * width, 3));
+  const HyperWeights weights{.fn = normal_values(2 * n * width, 1, 0.1F),
+                             .base = normal_values(2 * n, 2),
+                             .scale = {0.7F, 0.4F}};
+  Matrix streams = matrix_of(kRows, width, normal_values(kRows * width, 3));
   const Matrix before = streams;
   const HyperInput input = hyper_input(Profile::kF32, spec, weights, streams, 1);
   const std::vector<float> ones(kRows * kHidden, 1.0F);

@@ -1,19 +1,9 @@
 #include "inference/model/step/router.h"
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <limits>
-#include <vector>
-
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "formats/container/bfloat16.h"
 #include "inference/family/model_family.h"
 #include "inference/model/step/norm.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::inference {
 namespace {

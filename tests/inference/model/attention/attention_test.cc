@@ -1,18 +1,17 @@
-#include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstring>
-#include <random>
-#include <vector>
-
-#include <gtest/gtest.h>
+#include "inference/model/attention/attention.h"
 
 #include "formats/container/bfloat16.h"
 #include "inference/base/matrix.h"
-#include "inference/model/attention/attention.h"
+#include "inference/family/model_family.h"
+#include "inference/model/attention/compressor.h"
 #include "inference/model/attention/head_growth.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"
+#include "inference/parallel/comm.h"
+#include "tests/inference/model/golden_file.h"
+#include "tests/inference/model/runner.h"
+#include "tests/support/edited_weights.h"
+#include "tests/support/test.h"
 
 namespace ingot::inference {
 
@@ -403,3 +402,277 @@ TEST(Hadamard, IsTheSumOverSignedEntries) {
 }  // namespace
 
 }  // namespace ingot::inference
+
+// Entries of compressors against a plain reference in FP64, on weights of a small checkpoint.
+
+namespace ingot::testing {
+namespace {
+
+using namespace inference;
+
+constexpr std::size_t kTokens = 300;
+
+struct Compressed {
+  std::size_t layer;
+  CompressorSpec spec;
+};
+
+void PrintTo(const Compressed& row, std::ostream* out) {
+  *out << "every" << row.spec.ratio;
+}
+
+class CompressorEntries : public ::testing::TestWithParam<Compressed> {
+ protected:
+  CompressorEntries()
+      : source_(shard::open_source(std::filesystem::path(INGOT_SOURCE_DIR) /
+                                   "tests/golden/families/deepseek_v4")),
+        spec_(model_spec(source_)),
+        weights_(source_, Profile::kF32, 1),
+        width_(spec_.layers[GetParam().layer].find<CompressedSpec>()->head_dim),
+        prefix_("layers." + std::to_string(GetParam().layer) + ".attn.compressor."),
+        x_(kTokens, spec_.hidden) {
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal;
+    for (float& value : x_.values()) value = normal(random);
+  }
+
+  [[nodiscard]] std::vector<double> decoded(const std::string& name, std::size_t rows,
+                                            std::size_t cols) const {
+    const auto values = weights_.vector(prefix_ + name, {rows, cols});
+    return {values.begin(), values.end()};
+  }
+
+  [[nodiscard]] const RopeSpec& rope() const {
+    return spec_.layers[GetParam().layer].find<CompressedSpec>()->rope;
+  }
+
+  /// What tokens give, straight from the definition: entry w of all tokens.
+  [[nodiscard]] std::vector<double> reference(std::size_t window) const {
+    const auto& [ratio, overlap] = GetParam().spec;
+    const std::size_t outputs = (overlap ? 2 : 1) * width_, hidden = spec_.hidden;
+    const auto values = decoded("wkv.weight", outputs, hidden);
+    const auto gates = decoded("wgate.weight", outputs, hidden);
+    const auto ape = decoded("ape", ratio, outputs);
+    const auto norm = weights_.vector(prefix_ + "norm.weight", {width_});
+    const auto product = [&](const std::vector<double>& matrix, std::size_t row, std::size_t t) {
+      double sum = 0;
+      for (std::size_t k = 0; k < hidden; ++k) sum += matrix[row * hidden + k] * x_.row(t)[k];
+      return sum;
+    };
+    std::vector<double> entry(width_);
+    double squares = 0;
+    for (std::size_t c = 0; c < width_; ++c) {
+      double weight = 0, sum = 0;
+      const auto add = [&](std::size_t which, std::size_t column) {
+        for (std::size_t i = 0; i < ratio; ++i) {
+          const std::size_t t = which * ratio + i;
+          const double e = std::exp(product(gates, column, t) + ape[i * outputs + column]);
+          weight += e;
+          sum += e * product(values, column, t);
+        }
+      };
+      if (overlap && window > 0) add(window - 1, c);
+      add(window, overlap ? width_ + c : c);
+      entry[c] = sum / weight;
+      squares += entry[c] * entry[c];
+    }
+    const double root = std::sqrt(squares / static_cast<double>(width_) + spec_.norm.eps);
+    for (std::size_t c = 0; c < width_; ++c) entry[c] *= norm[c] / root;
+    const RopeSpec& rope = this->rope();
+    for (std::size_t i = 0; i < rope.dim / 2; ++i) {
+      double& a = entry[width_ - rope.dim + 2 * i];
+      double& b = entry[width_ - rope.dim + 2 * i + 1];
+      const double angle = static_cast<double>(window * ratio) * rope.freqs[i];
+      const double turned = a * std::cos(angle) - b * std::sin(angle);
+      b = b * std::cos(angle) + a * std::sin(angle);
+      a = turned;
+    }
+    return entry;
+  }
+
+  formats::Checkpoint source_;
+  ModelSpec spec_;
+  WeightStore weights_;
+  std::size_t width_;
+  std::string prefix_;
+  Matrix x_;
+};
+
+TEST_P(CompressorEntries, AgreeWithThePlainReference) {
+  OneRank comm;
+  const StepContext context{.spec = spec_, .comm = comm};
+  const CompressorSpec spec = GetParam().spec;
+  const BlockWeights weights(weights_, static_cast<std::uint32_t>(GetParam().layer));
+  const Compressor compressor(weights, context, /*is_of_indexer=*/false, spec, width_);
+  std::vector<float> state(window_values(spec, width_));
+  std::size_t at = 0, n_entries = 0;
+  for (const std::size_t count : {1U, 100U, 27U, 130U, 42U}) {
+    std::vector<Row> rows;
+    Matrix part(count, spec_.hidden);
+    for (std::size_t i = 0; i < count; ++i) {
+      rows.push_back({.position = static_cast<std::uint32_t>(at + i)});
+      std::ranges::copy(x_.row(at + i), part.row(i).begin());
+    }
+    at += count;
+    const StepRows grouped(rows);
+    const Matrix entries = compressor.entries(context, rope(), grouped.runs[0],
+                                              compressor.project(context, grouped, part), state);
+    for (std::size_t i = 0; i < entries.rows(); ++i, ++n_entries) {
+      const std::vector<double> wanted = reference(n_entries);
+      for (std::size_t c = 0; c < width_; ++c) {
+        EXPECT_NEAR(entries.row(i)[c], wanted[c], 2e-5) << "entry " << n_entries << ", " << c;
+      }
+    }
+  }
+  EXPECT_EQ(at, kTokens);
+  EXPECT_EQ(n_entries, kTokens / spec.ratio);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layers, CompressorEntries,
+                         ::testing::Values(Compressed{1, {.ratio = 4, .overlap = true}},
+                                           Compressed{2, {.ratio = 128, .overlap = false}}),
+                         ::testing::PrintToStringParamName());
+
+// The lightning indexer as part of the model: where it must change nothing, its choice between
+// equals, and layers that share a choice.
+
+using inference::AttentionForm;
+
+constexpr std::size_t kTopk = 16;
+
+class SparseAttention : public ::testing::Test {
+ protected:
+  SparseAttention()
+      : copy_(INGOT_SOURCE_DIR "/examples/tiny-v32"),
+        ids_(GoldenFile(INGOT_SOURCE_DIR "/tests/golden/tiny-v32/forward_fp8.safetensors")
+                 .integers("prompt4.input_ids")) {
+    ids_.resize(40);
+    copy_.config({{"/index_topk", kTopk}});
+  }
+
+  [[nodiscard]] Recording with_topk(std::size_t topk, AttentionForm form) const {
+    copy_.config({{"/index_topk", topk}});
+    return run(OpenedModel(copy_.path(), f32_options(form)).model, ids_);
+  }
+
+  /// The model without an indexer: DeepSeek-V3, whose grammar does not know one.
+  [[nodiscard]] static Recording dense(std::span<const std::int64_t> ids, AttentionForm form) {
+    const EditedCopy copy(INGOT_SOURCE_DIR "/examples/tiny-v32");
+    copy.config({{"/model_type", "deepseek_v3"}, {"/architectures", {"DeepseekV3ForCausalLM"}}});
+    const std::vector<Pattern> indexer = {Pattern("*.indexer.*")};
+    const OpenedModel opened(shard::open_source(copy.path(), {.open = {.allow_unknown = &indexer}}),
+                             f32_options(form));
+    EXPECT_EQ(opened.model.spec().indexer(), nullptr);
+    return run(opened.model, ids);
+  }
+
+  /// Selections of a layer, by row.
+  [[nodiscard]] static std::vector<std::vector<std::uint32_t>> of_layer(const Recording& recording,
+                                                                        std::size_t layer) {
+    std::vector<std::vector<std::uint32_t>> rows;
+    for (const auto& [key, positions] : recording.selected) {
+      if (key.first == layer) rows.push_back(positions);
+    }
+    return rows;
+  }
+
+  EditedCopy copy_;
+  std::vector<std::int64_t> ids_;
+};
+
+TEST_F(SparseAttention, WithoutALimitEqualsDense) {
+  for (const AttentionForm form : {AttentionForm::kNaive, AttentionForm::kAbsorbed}) {
+    const Recording wanted = dense(ids_, form);
+    for (const std::size_t topk : {ids_.size(), std::size_t{1024}}) {
+      const Recording is = with_topk(topk, form);
+      EXPECT_EQ(is.n_selected, 0U);
+      EXPECT_TRUE(same_bits(is, wanted)) << topk;
+    }
+  }
+}
+
+TEST_F(SparseAttention, IsDenseForRowsWithinTopk) {
+  const Recording wanted = dense(ids_, AttentionForm::kNaive);
+  const Recording is = with_topk(kTopk, AttentionForm::kNaive);
+  const std::size_t width = is.hidden.at(5).size() / ids_.size();
+  const auto rows = [&](const Recording& recording, std::size_t first, std::size_t n) {
+    return std::span(recording.hidden.at(5)).subspan(first * width, n * width);
+  };
+  EXPECT_TRUE(same_bits(rows(is, 0, kTopk), rows(wanted, 0, kTopk)));
+  EXPECT_FALSE(same_bits(rows(is, kTopk, 1), rows(wanted, kTopk, 1)));
+  EXPECT_EQ(is.n_selected, (ids_.size() - kTopk) * 5);
+}
+
+TEST_F(SparseAttention, TakesTopkOfWhatARowSees) {
+  const Recording is = with_topk(kTopk, AttentionForm::kAuto);
+  bool skips = false;
+  for (const auto& [key, positions] : is.selected) {
+    ASSERT_EQ(positions.size(), kTopk);
+    EXPECT_TRUE(std::ranges::is_sorted(positions));
+    EXPECT_EQ(std::ranges::adjacent_find(positions), positions.end());
+    EXPECT_LE(positions.back(), key.second);
+    skips = skips || positions.back() != positions.size() - 1;
+  }
+  EXPECT_TRUE(skips);
+}
+
+// Head weights of zero make every score exactly zero.
+TEST_F(SparseAttention, TakesTheLowerPositionsOfEqualScores) {
+  for (std::size_t layer = 0; layer < 5; ++layer) {
+    copy_.fill_zero(fmt::format("model.layers.{}.self_attn.indexer.weights_proj.weight", layer));
+  }
+  std::vector<std::uint32_t> first(kTopk);
+  std::iota(first.begin(), first.end(), 0U);
+  for (const std::size_t chunk : {ids_.size(), std::size_t{1}}) {
+    const Recording is = run(OpenedModel(copy_.path()).model, ids_, chunk);
+    EXPECT_EQ(is.n_selected, (ids_.size() - kTopk) * 5);
+    for (const auto& [key, positions] : is.selected) EXPECT_EQ(positions, first);
+  }
+}
+
+TEST_F(SparseAttention, SharedLayersReuseTheLastChoice) {
+  const Recording own = run(OpenedModel(copy_.path()).model, ids_);
+  copy_.config({{"/indexer_types", {"full", "shared", "shared", "full", "shared"}}});
+  for (const AttentionForm form : {AttentionForm::kNaive, AttentionForm::kAbsorbed}) {
+    const Recording is = run(OpenedModel(copy_.path(), f32_options(form)).model, ids_);
+    EXPECT_FALSE(of_layer(is, 0).empty());
+    EXPECT_EQ(of_layer(is, 1), of_layer(is, 0));
+    EXPECT_EQ(of_layer(is, 2), of_layer(is, 0));
+    EXPECT_NE(of_layer(is, 3), of_layer(is, 0));
+    EXPECT_EQ(of_layer(is, 4), of_layer(is, 3));
+    if (form == AttentionForm::kNaive) {
+      EXPECT_EQ(of_layer(is, 0), of_layer(own, 0));
+    }
+    EXPECT_TRUE(same_bits(is.hidden.at(0), own.hidden.at(0)));
+    EXPECT_FALSE(same_bits(is.hidden.at(2), own.hidden.at(2)));
+  }
+}
+
+TEST_F(SparseAttention, SharedLayersCacheNoIndexKeys) {
+  const auto bytes = [&] { return cache_bytes_per_token(OpenedModel(copy_.path()).model); };
+  const std::uint64_t all_own = bytes();
+  copy_.config({{"/indexer_types", {"full", "shared", "shared", "full", "shared"}}});
+  EXPECT_EQ(all_own - bytes(), 3U * 128 * sizeof(float));
+}
+
+TEST_F(SparseAttention, LayersMayBeSharedByARule) {
+  copy_.config({{"/index_topk_freq", 2}, {"/index_skip_topk_offset", 1}});
+  const Recording by_rule = run(OpenedModel(copy_.path()).model, ids_);
+  copy_.config({{"/indexer_types", {"full", "shared", "full", "shared", "full"}}});
+  EXPECT_TRUE(same_bits(run(OpenedModel(copy_.path()).model, ids_), by_rule));
+  EXPECT_EQ(of_layer(by_rule, 1), of_layer(by_rule, 0));
+  EXPECT_EQ(of_layer(by_rule, 3), of_layer(by_rule, 2));
+  EXPECT_NE(of_layer(by_rule, 2), of_layer(by_rule, 0));
+}
+
+// A sequence that grows beyond topk step by step reads index keys from before it had to choose.
+TEST_F(SparseAttention, ReadsKeysCachedBeforeItChose) {
+  const Recording whole = with_topk(kTopk, AttentionForm::kAbsorbed);
+  const Recording grown =
+      run(OpenedModel(copy_.path(), f32_options(AttentionForm::kAbsorbed)).model, ids_, 9);
+  EXPECT_EQ(grown.n_selected, whole.n_selected);
+  EXPECT_TRUE(same_bits(grown, whole));
+}
+
+}  // namespace
+}  // namespace ingot::testing

@@ -1,19 +1,10 @@
 #pragma once
 
-#include <cstddef>
-#include <cstring>
-#include <filesystem>
-#include <functional>
-#include <map>
-#include <set>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "formats/base/fd.h"
 #include "formats/container/tensor.h"
 #include "formats/json/json.h"
 #include "tests/support/json_edit.h"
+#include "tests/support/test.h"
 
 namespace ingot::testing {
 
@@ -89,5 +80,27 @@ void drop_tensors(const std::filesystem::path& directory, const std::vector<std:
 void edit_json(const std::filesystem::path& path,
                const std::function<void(formats::Json&)>& change);
 void edit_json(const std::filesystem::path& path, const std::vector<JsonEdit>& edits);
+
+/// A copy of a checkpoint that a test may change. Files are links until they are changed.
+class EditedCopy {
+ public:
+  explicit EditedCopy(const std::filesystem::path& from);
+  [[nodiscard]] std::filesystem::path path() const { return directory_ / "model"; }
+
+  void config(const std::vector<JsonEdit>& edits) const {
+    edit_json(path() / "config.json", edits);
+  }
+  /// Sets the value at `index` of a tensor of 1, 2 or 4 bytes per value to these bits.
+  template <typename T>
+  void set(const std::string& name, std::size_t index, T bits) const {
+    edit_tensor(path(), name, [&](EditedTensor& tensor) { tensor.set(index, bits); });
+  }
+  void fill_zero(const std::string& name) const {
+    edit_tensor(path(), name, [](EditedTensor& tensor) { std::ranges::fill(tensor.bytes, '\0'); });
+  }
+
+ private:
+  TempDir directory_;
+};
 
 }  // namespace ingot::testing

@@ -1,15 +1,160 @@
-#include "report/report_file.h"
-
-#include <gtest/gtest.h>
-
 #include "formats/base/fd.h"
 #include "formats/files/named_file.h"
+#include "formats/json/json.h"
 #include "report/document.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "report/figures.h"
+#include "report/report_file.h"
+#include "report/rows.h"
+#include "report/table_text.h"
+#include "tests/support/test.h"
 
 namespace ingot {
 namespace {
+
+using formats::Json;
+
+TEST(Rows, BecomeATableByTheirMembers) {
+  const Json rows = {
+      {{"name", "a"}, {"tensors", 1234}, {"error", {{"cosine", 1.0}}}, {"roles", {"x", "y"}}},
+      {{"name", "b"}, {"tensors", 5}, {"error", {{"cosine", nullptr}}}, {"is_kept", true}}};
+  const Table table = table_of(
+      rows,
+      {{"name"},
+       {"n", "tensors"},
+       {"cosine", "error.cosine", cosine_text},
+       {"roles"},
+       {"kept", "is_kept"},
+       {"left out", "name", shown, false},
+       {"both", "", [](const Json& row) { return row.at("name").get<std::string>() + "!"; }}});
+  EXPECT_EQ(table_text(table),
+            "  name      n  cosine  roles  kept  both\n"
+            "  a     1,234       1  x, y         a!\n"
+            "  b         5       –         yes   b!\n");
+}
+
+TEST(Rows, WithoutAnyAreATableOfTitles) {
+  EXPECT_EQ(table_text(table_of(Json::array(), {{"name"}})), "  name\n");
+}
+
+TEST(AsDocument, HoldsOnlyTextAndNumbersOfJson) {
+  const Json report = {{"name", "\xff"}, {"list", {std::nan(""), 1.5}}, {"error", HUGE_VAL}};
+  EXPECT_EQ(as_document(report),
+            formats::parse_json(R"({"name":"\ufffd","list":[null,1.5],"error":null})", "a report"));
+}
+
+TEST(WriteText, LongestTableGivesUpRowsFirst) {
+  Table longer{.columns = {"long"}}, table{.columns = {"short"}};
+  for (int i = 0; i < 9; ++i) longer.rows.push_back({std::to_string(i)});
+  table.rows = {{"a"}, {"b"}};
+  const Document document{.sections = {{"", "", {longer, table}}}};
+  EXPECT_EQ(write_text(document, 8),
+            "  long\n  0\n  1\n  2\n  ... 6 more (--worst N or --json)\n  short\n  a\n  b\n");
+  const std::string whole = write_text(document, 0);
+  EXPECT_EQ(std::count(whole.begin(), whole.end(), '\n'), 13);
+}
+
+TEST(WriteHtml, NamesMayBreakBehindDots) {
+  const Table table{.columns = {name("tensor"), "text"},
+                    .rows = {{"model.norm.weight", "no name. here"}}};
+  const std::string html =
+      write_html({.sections = {{"", "", {table, Remarks{{.name = "a.b", .text = "c.d"}}}}}});
+  EXPECT_NE(html.find(">model.<wbr/>norm.<wbr/>weight<"), std::string::npos) << html;
+  EXPECT_NE(html.find("<code>a.<wbr/>b</code> c.d"), std::string::npos) << html;
+  EXPECT_NE(html.find("<td>no name. here</td>"), std::string::npos) << html;
+}
+
+TEST(Markdown, EscapesWhatWouldBeReadAsMarkup) {
+  EXPECT_EQ(markdown_text("a|b __c__ [d] *e* <f>"), "a\\|b \\_\\_c\\_\\_ \\[d\\] \\*e\\* &lt;f>");
+}
+
+TEST(Figures, NearlyPerfectCosineIsNotOne) {
+  EXPECT_EQ(cosine_text(1), "1");
+  EXPECT_EQ(cosine_text(0.9999999), "0.999999900");
+  EXPECT_EQ(cosine_text(0.99986), "0.999860");
+  EXPECT_EQ(cosine_text(std::nan("")), "NaN");
+}
+
+TEST(Figures, FewOfManyAreNotNone) {
+  EXPECT_EQ(share_text(0, 1000), "0");
+  EXPECT_EQ(share_text(1, 1'000'000'000), "<0.001%");
+  EXPECT_EQ(share_text(1, 100), "1.000%");
+  EXPECT_EQ(share_text(0, 0), "0");
+}
+
+TEST(Figures, NoErrorIsExact) {
+  EXPECT_EQ(decibel_text(std::numeric_limits<double>::infinity()), "exact");
+  EXPECT_EQ(decibel_text(20.128), "20.13");
+}
+
+TEST(Figures, BytesHaveThreeDigitsInDecimalUnits) {
+  EXPECT_EQ(bytes_text(0), "0 B");
+  EXPECT_EQ(bytes_text(999), "999 B");
+  EXPECT_EQ(bytes_text(1000), "1.00 kB");
+  EXPECT_EQ(bytes_text(9'994), "9.99 kB");
+  EXPECT_EQ(bytes_text(9'996), "10.0 kB");
+  EXPECT_EQ(bytes_text(99'960), "100 kB");
+  EXPECT_EQ(bytes_text(999'499), "999 kB");
+  EXPECT_EQ(bytes_text(999'500), "1.00 MB");
+  EXPECT_EQ(bytes_text(688'574'839'360), "689 GB");
+  EXPECT_EQ(bytes_text(~std::uint64_t{0}), "18.4 EB");
+}
+
+TEST(Figures, SecondsGrowIntoMinutesAndHours) {
+  EXPECT_EQ(seconds_text(0), "0.0 s");
+  EXPECT_EQ(seconds_text(59.94), "59.9 s");
+  EXPECT_EQ(seconds_text(59.96), "1m 00s");
+  EXPECT_EQ(seconds_text(185), "3m 05s");
+  EXPECT_EQ(seconds_text(3599.6), "1h 00m");
+  EXPECT_EQ(seconds_text(3720), "1h 02m");
+  EXPECT_EQ(seconds_text(-1), "0.0 s");
+}
+
+TEST(Figures, CommasStandBetweenThousands) {
+  EXPECT_EQ(count_text(0), "0");
+  EXPECT_EQ(count_text(999), "999");
+  EXPECT_EQ(count_text(1000), "1,000");
+  EXPECT_EQ(count_text(~std::uint64_t{0}), "18,446,744,073,709,551,615");
+}
+
+TEST(TableText, AlignsByCharactersWithoutTrailingSpace) {
+  const Table table{.columns = {"a", number("bytes")}, .rows = {{"\xc3\xa4\xc3\xb6", "1"}, {"c"}}};
+  EXPECT_EQ(table_text(table), "  a   bytes\n  \xc3\xa4\xc3\xb6      1\n  c\n");
+  EXPECT_EQ(table_text(Table{}), "");
+}
+
+TEST(TableText, HasNoLineOfEmptyTitles) {
+  EXPECT_EQ(table_text({.columns = {"", ""}, .rows = {{"a\033[2Jb", "c"}}}), "  a\\x1b[2Jb  c\n");
+}
+
+TEST(TableText, WordsMoveToFurtherLines) {
+  const Table table{.columns = {"name", number("n"), "meaning"},
+                    .rows = {{"a", "1", "words that go on and on"}, {"b", "22", "few"}}};
+  EXPECT_EQ(table_text(table, 26),
+            "  name   n  meaning\n"
+            "  a      1  words that go\n"
+            "            on and on\n"
+            "  b     22  few\n");
+  EXPECT_EQ(table_text(table, 200), table_text(table));
+}
+
+TEST(TableText, BreaksAWordThatFillsALine) {
+  const Table table{.columns = {""}, .rows = {{"model.layers.3.mlp.experts \xc3\xa4\xc3\xb6"}}};
+  EXPECT_EQ(table_text(table, 18), "  model.layers.3.\n  mlp.experts \xc3\xa4\xc3\xb6\n");
+}
+
+TEST(TableText, TooManyTextsBecomeRecords) {
+  const Table table{.columns = {"engine", "scheme", "reason"},
+                    .rows = {{"vLLM-Ascend", "int8-channel", ""},
+                             {"transformers", "mxfp4-block", "has no kernel for it"}}};
+  EXPECT_EQ(table_text(table, 30),
+            "  engine  vLLM-Ascend\n  scheme  int8-channel\n\n"
+            "  engine  transformers\n  scheme  mxfp4-block\n  reason  has no kernel for it\n");
+}
+
+TEST(TableText, NumbersAreNeverBroken) {
+  const Table table{.columns = {number("bytes")}, .rows = {{"688,574,839,360"}}};
+  EXPECT_EQ(table_text(table, 8), table_text(table));
+}
 
 namespace fs = std::filesystem;
 using testing::expect_error;

@@ -1,15 +1,121 @@
-#include <string>
 
-#include <gtest/gtest.h>
-
+#include "formats/base/error.h"
+#include "formats/base/printable.h"
 #include "formats/json/json.h"
+#include "inference/chat/jinja/builtins.h"
 #include "inference/chat/jinja/template.h"
-#include "tests/support/expect_error.h"
+#include "inference/chat/python_text.h"
+#include "inference/tokenizer/characters.h"
+#include "tests/support/listed.h"
+#include "tests/support/test.h"
+
+// jinja_cases.json holds every construct of the subset, one group per case, and the texts that
+// Jinja2 itself rendered. The file says with which version and settings.
 
 namespace ingot::inference::jinja {
 
 using formats::Json;
+
+namespace {
+
+constexpr std::uint64_t kMaxBytes = 1U << 22U;
+
+Json read_cases() {
+  return formats::read_json_file(
+      std::filesystem::path(INGOT_SOURCE_DIR) / "tests/inference/chat/jinja_cases.json", kMaxBytes);
+}
+
+TEST(JinjaCases, RenderAsJinja2) {
+  const Json file = read_cases();
+  ASSERT_GE(file.at("cases").size(), 200U);
+  for (const Json& entry : file.at("cases")) {
+    SCOPED_TRACE(entry.at("name").get<std::string>());
+    try {
+      const Template parsed = Template::parse(entry.at("template").get<std::string>(), "case");
+      EXPECT_EQ(parsed.render(file.at("variables"), "2025-03-07T09:05:02"),
+                entry.at("text").get<std::string>());
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+  }
+}
+
+TEST(JinjaCases, UseEveryFilterTestAndMethod) {
+  std::string all;
+  const Json file = read_cases();
+  for (const Json& entry : file.at("cases")) all += entry.at("template").get<std::string>() + "\n";
+  const auto expect_used = [&](std::span<const Builtin> table, std::string_view before,
+                               std::string_view behind) {
+    for (const Builtin& row : table) {
+      const std::string use = std::string(before).append(row.name).append(behind);
+      EXPECT_NE(all.find(use), std::string::npos) << use;
+    }
+  };
+  expect_used(text_filters(), "| ", "");
+  expect_used(sequence_filters(), "| ", "");
+  expect_used(text_methods(), ".", "(");
+  expect_used(list_methods(), ".", "(");
+  expect_used(mapping_methods(), ".", "(");
+  expect_used(tests(), "", "");
+}
+
+TEST(JinjaCases, RenderTheSameTextEveryTime) {
+  const Template parsed = Template::parse(
+      "{% set l = [] %}{% for x in xs %}{% set _ = l.append(x) %}{% endfor %}{{ l }}", "case");
+  const Json variables = {{"xs", {1, 2}}};
+  EXPECT_EQ(parsed.render(variables), "[1, 2]");
+  EXPECT_EQ(parsed.render(variables), "[1, 2]");
+}
+
+// chat_template_cases.json: whole chat templates and conversations, and the texts that Jinja2
+// itself rendered; the file says with which version and settings.
+
+std::string joined(const Json& lines) {
+  std::string text;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    if (i > 0) text += "\n";
+    text += lines[i].get<std::string>();
+  }
+  return text;
+}
+
+TEST(ChatTemplateCases, RenderAsJinja2) {
+  const Json file = formats::read_json_file(
+      std::filesystem::path(INGOT_SOURCE_DIR) / "tests/inference/chat/chat_template_cases.json",
+      kMaxBytes);
+  ASSERT_GE(file.at("cases").size(), 100U);
+  std::size_t n_refused = 0;
+  for (const Json& entry : file.at("cases")) {
+    const auto name = entry.at("template").get<std::string>();
+    const auto conversation = entry.at("conversation").get<std::string>();
+    const auto i_options = entry.at("options").get<std::size_t>();
+    SCOPED_TRACE(name + ", " + conversation + ", options " + std::to_string(i_options));
+    Json variables = file.at("conversations").at(conversation);
+    variables["documents"] = nullptr;
+    variables["bos_token"] = "<s>";
+    variables["eos_token"] = "</s>";
+    for (const auto& [key, value] : file.at("options")[i_options].items()) variables[key] = value;
+    const Template parsed = Template::parse(joined(file.at("templates").at(name)), name);
+    try {
+      const std::string text = parsed.render(variables, "2025-03-07T09:05:02");
+      if (entry.at("text").is_null()) {
+        ADD_FAILURE() << "Jinja2 refuses what gave " << text;
+      } else {
+        EXPECT_EQ(text, entry.at("text").get<std::string>());
+      }
+    } catch (const Error& error) {
+      EXPECT_TRUE(entry.at("text").is_null()) << error.what();
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
+      ++n_refused;
+    }
+  }
+  EXPECT_GT(n_refused, 0U);
+}
+
+}  // namespace
+
 using ingot::testing::expect_error;
+using ingot::testing::listed;
 
 namespace {
 
@@ -38,53 +144,21 @@ TEST(JinjaErrors, NameTheFileAndTheLine) {
 }
 
 TEST(JinjaErrors, CallBrokenSyntaxCorrupt) {
-  for (const char* text : {"{{",
-                           "{{ n",
-                           "{% if n %}",
-                           "{% if n %}{% endfor %}",
-                           "{% endif %}",
-                           "{% else %}",
-                           "{{ n n }}",
-                           "{{ 'abc }}",
-                           "{# no end",
-                           "{{ n. }}",
-                           "{{ [1, }}",
-                           "{{ (1 }}",
-                           "{{ 1 + }}",
-                           "{{ | upper }}",
-                           "{{ n is }}",
-                           "{% for x %}{% endfor %}",
-                           "{% for in xs %}",
-                           "{% set %}",
-                           "{% set 1 = 2 %}",
-                           "{% set none = 2 %}",
-                           "{% break %}",
-                           "{% continue %}",
-                           "{% macro f( %}{% endmacro %}",
-                           "{% macro f(a=1, b) %}{% endmacro %}",
-                           "{{ f(a=1, 2) }}",
-                           "{{ n ! }}",
-                           "{{ n } }",
-                           "{{ ) }}",
-                           "{{ [) }}",
-                           "{{ 012 }}",
-                           "{{ 1a }}",
-                           "{{ '\\x4' }}",
-                           "{{ 1_000 }}",
-                           "{% for loop in xs %}{% endfor %}",
-                           "{% %}",
-                           "{{ }}",
-                           "{{ {1} }}",
-                           "{% if n %}{% else %}{% else %}{% endif %}",
-                           "{{ é }}",
-                           "{{ n if }}",
-                           "{% if a if b %}{% endif %}",
-                           "{% set x = 1 %}}{% endset %}",
-                           "{{ @ }}",
-                           "{{ n is string is none }}",
-                           "\xFF"}) {
+  std::vector<std::string> broken =
+      listed(R"({{ ;; {{ n ;; {% if n %} ;; {% if n %}{% endfor %} ;; {% endif %} ;; {% else %} ;;
+      {{ n n }} ;; {{ 'abc }} ;; {# no end ;; {{ n. }} ;; {{ [1, }} ;; {{ (1 }} ;; {{ 1 + }} ;;
+      {{ | upper }} ;; {{ n is }} ;; {% for x %}{% endfor %} ;; {% for in xs %} ;; {% set %} ;;
+      {% set 1 = 2 %} ;; {% set none = 2 %} ;; {% break %} ;; {% continue %} ;;
+      {% macro f( %}{% endmacro %} ;; {% macro f(a=1, b) %}{% endmacro %} ;; {{ f(a=1, 2) }} ;;
+      {{ n ! }} ;; {{ n } } ;; {{ ) }} ;; {{ [) }} ;; {{ 012 }} ;; {{ 1a }} ;; {{ '\x4' }} ;;
+      {{ 1_000 }} ;; {% for loop in xs %}{% endfor %} ;; {% %} ;; {{ }} ;; {{ {1} }} ;;
+      {% if n %}{% else %}{% else %}{% endif %} ;; {{ é }} ;; {{ n if }} ;;
+      {% if a if b %}{% endif %} ;; {% set x = 1 %}}{% endset %} ;; {{ @ }} ;;
+      {{ n is string is none }})",
+             ";;");
+  broken.emplace_back("\xFF");
+  for (const std::string& text : broken)
     expect_refused(ErrorCode::kCorrupt, text, {"chat_template.jinja"});
-  }
 }
 
 TEST(JinjaErrors, NameTheConstructThatIsNotThere) {
@@ -344,5 +418,150 @@ TEST(JinjaLimits, BoundTheTemplateAndItsIntegers) {
 }
 
 }  // namespace
-
 }  // namespace ingot::inference::jinja
+
+// Every expected text was printed by CPython 3.11: repr() of the float, json.dumps of the value.
+
+namespace ingot::inference {
+
+using formats::Json;
+using ::testing::ElementsAre;
+
+namespace {
+
+TEST(PythonJson, WritesFloatsAsRepr) {
+  EXPECT_EQ(python_float(0.1), "0.1");
+  EXPECT_EQ(python_float(1.0 / 3), "0.3333333333333333");
+  EXPECT_EQ(python_float(1e22), "1e+22");
+  EXPECT_EQ(python_float(1e16), "1e+16");
+  EXPECT_EQ(python_float(9999999999999998.0), "9999999999999998.0");
+  EXPECT_EQ(python_float(1e15), "1000000000000000.0");
+  EXPECT_EQ(python_float(123456789.125), "123456789.125");
+  EXPECT_EQ(python_float(1e-4), "0.0001");
+  EXPECT_EQ(python_float(0.00012345), "0.00012345");
+  EXPECT_EQ(python_float(1e-5), "1e-05");
+  EXPECT_EQ(python_float(5e-324), "5e-324");
+  EXPECT_EQ(python_float(1.7976931348623157e308), "1.7976931348623157e+308");
+  EXPECT_EQ(python_float(-0.0), "-0.0");
+  EXPECT_EQ(python_float(0.0), "0.0");
+  EXPECT_EQ(python_float(100.0), "100.0");
+  EXPECT_EQ(python_float(-2.5), "-2.5");
+  EXPECT_EQ(python_float(std::numeric_limits<double>::infinity()), "inf");
+  EXPECT_EQ(python_float(-std::numeric_limits<double>::infinity()), "-inf");
+  EXPECT_EQ(python_float(std::numeric_limits<double>::quiet_NaN()), "nan");
+}
+
+Json sample() {
+  return formats::parse_json(
+      R"({"b": [1, -2, 18446744073709551615, 1.0, 1e300, true, false, null], "a": {},)"
+      R"( "é/\"\\": "\b\f\n\r\t\u0000\u001f\u007f世😀", "l": []})",
+      "sample");
+}
+
+TEST(PythonJson, KeepsKeyOrderAndText) {
+  EXPECT_EQ(python_json(sample()),
+            "{\"b\": [1, -2, 18446744073709551615, 1.0, 1e+300, true, false, null], \"a\": {}, "
+            "\"é/\\\"\\\\\": \"\\b\\f\\n\\r\\t\\u0000\\u001f\x7f世😀\", \"l\": []}");
+}
+
+TEST(PythonJson, EscapesWhatIsNotAsciiWhenAsked) {
+  EXPECT_EQ(python_json(sample(), {.ensure_ascii = true}),
+            "{\"b\": [1, -2, 18446744073709551615, 1.0, 1e+300, true, false, null], \"a\": {}, "
+            "\"\\u00e9/\\\"\\\\\": \"\\b\\f\\n\\r\\t\\u0000\\u001f\\u007f\\u4e16\\ud83d\\ude00\", "
+            "\"l\": []}");
+}
+
+TEST(PythonJson, IndentsWithoutBlanksAtLineEnds) {
+  EXPECT_EQ(python_json(sample(), {.indent = "  "}), R"({
+  "b": [
+    1,
+    -2,
+    18446744073709551615,
+    1.0,
+    1e+300,
+    true,
+    false,
+    null
+  ],
+  "a": {},
+  "é/\"\\": "\b\f\n\r\t\u0000\u001f)"
+                                                     "\x7f"
+                                                     R"(世😀",
+  "l": []
+})");
+}
+
+TEST(PythonJson, SortsKeysAndTakesSeparators) {
+  EXPECT_EQ(python_json(sample(), {.sort_keys = true, .item_separator = ",", .key_separator = ":"}),
+            "{\"a\":{},\"b\":[1,-2,18446744073709551615,1.0,1e+300,true,false,null],\"l\":[],"
+            "\"é/\\\"\\\\\":\"\\b\\f\\n\\r\\t\\u0000\\u001f\x7f世😀\"}");
+}
+
+TEST(PythonJson, WritesWhatPythonWritesForInfinity) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(python_json(Json::array({infinity, -infinity})), "[Infinity, -Infinity]");
+  EXPECT_EQ(python_json(Json(std::numeric_limits<double>::quiet_NaN())), "NaN");
+}
+
+TEST(PythonJson, StopsAtItsLimit) {
+  const Json many(1000, 1);
+  ingot::testing::expect_error(ErrorCode::kLimit, {"100 bytes"},
+                               [&] { static_cast<void>(python_json(many, {.max_bytes = 100})); });
+}
+
+TEST(PythonText, SurvivesWritingAndReading) {
+  for (char32_t c = 0; c <= 0x10FFFF; c = c == 0xD7FF ? 0xE000 : c + 1) {
+    std::string text;
+    append_utf8(text, c);
+    ASSERT_EQ(code_point_at(text, 0).value, c);
+    ASSERT_EQ(code_point_at(text, 0).n_bytes, text.size());
+    ASSERT_EQ(code_point_count(text), 1U);
+    if (c % 977 == 0) {
+      ASSERT_TRUE(is_utf8(text)) << static_cast<std::uint32_t>(c);
+    }
+  }
+}
+
+TEST(PythonText, CountsCharactersNotBytes) {
+  EXPECT_EQ(code_point_count("añ世😀"), 4U);
+  EXPECT_THAT(characters("añ世"), ElementsAre("a", "ñ", "世"));
+}
+
+// The list is that of CPython 3.11: [c for c in range(0x110000) if chr(c).isspace()].
+TEST(PythonText, KnowsPythonsWhiteSpace) {
+  std::vector<std::uint32_t> found;
+  for (char32_t c = 0; c <= 0x10FFFF; ++c) {
+    if (is_space(c)) found.push_back(static_cast<std::uint32_t>(c));
+  }
+  EXPECT_THAT(found, ElementsAre(9, 10, 11, 12, 13, 28, 29, 30, 31, 32, 133, 160, 5760, 8192, 8193,
+                                 8194, 8195, 8196, 8197, 8198, 8199, 8200, 8201, 8202, 8232, 8233,
+                                 8239, 8287, 12288));
+}
+
+// The expected lists are those of CPython 3.11's str.splitlines.
+TEST(PythonText, SplitsLinesWherePythonDoes) {
+  EXPECT_THAT(split_lines("a\nb\r\nc\rd\n"), ElementsAre("a", "b", "c", "d"));
+  EXPECT_THAT(split_lines("\n\na"), ElementsAre("", "", "a"));
+  EXPECT_THAT(split_lines(""), ElementsAre());
+  EXPECT_THAT(split_lines("a\vb\fc\x1c"
+                          "d\x1e"
+                          "e\xC2\x85"
+                          "f\xE2\x80\xA8g\xE2\x80\xA9h\x1f"
+                          "i"),
+              ElementsAre("a", "b", "c", "d", "e", "f", "g", "h\x1fi"));
+}
+
+TEST(PythonText, ChangesCaseOfAsciiOnly) {
+  EXPECT_EQ(with_case("aBc-dEf gh", Case::kUpper), "ABC-DEF GH");
+  EXPECT_EQ(with_case("aBc-dEf gh", Case::kCapitalized), "Abc-def gh");
+  EXPECT_EQ(with_case("it's x1y", Case::kTitle), "It'S X1Y");
+  EXPECT_EQ(with_case("it's x1y (z)", Case::kWords), "It's X1y (Z)");
+  EXPECT_FALSE(has_foreign_case("abc 世界 123 ١"));
+  // A letter, a Roman numeral, a circled letter, a combining mark and a letter of Georgian.
+  for (const char* text : {"ß", "Ⅷ", "ⓐ", "\u0345", "ა"})
+    EXPECT_TRUE(has_foreign_case(text)) << text;
+}
+
+}  // namespace
+
+}  // namespace ingot::inference

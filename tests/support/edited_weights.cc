@@ -1,7 +1,4 @@
-#include "tests/verify/mutations/edited_weights.h"
-
-#include <algorithm>
-#include <stdexcept>
+#include "tests/support/edited_weights.h"
 
 #include "formats/container/safetensors.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -107,6 +104,12 @@ std::vector<std::string> EditedWeights::names(std::string_view begin, std::strin
     if (name.starts_with(begin) && name.ends_with(end)) found.push_back(name);
   }
   return found;
+}
+
+EditedCopy::EditedCopy(const fs::path& from) {
+  fs::create_directory(path());
+  for (const auto& entry : fs::directory_iterator(from))
+    fs::create_symlink(fs::absolute(entry.path()), path() / entry.path().filename());
 }
 
 void edit_tensor(const fs::path& directory, const std::string& name,
