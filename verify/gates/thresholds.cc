@@ -112,8 +112,7 @@ constexpr std::array kDefaults{
     DefaultLimit{"weights.nonfinite", "", 0},
     DefaultLimit{"weights.scale_error", "", 0.05},
     // Nearest codes of E2M1 are up to a fifth of a value away, and those of a source on one grid
-    // may
-    // all be on one side; scales that are powers of two are off by half at the least.
+    // may all be on one side; scales that are powers of two are off by half at the least.
     DefaultLimit{"weights.scale_error", "mxfp4", 0.2},
     // Nearest codes of E4M3 are at most 1/17 = 0.0588 away.
     DefaultLimit{"weights.scale_error", "fp8", 0.0589},

@@ -328,9 +328,9 @@ TEST(ReportHtml, OpensWithWhatAManagerReads) {
   for (const char* part :
        {"689 GB", "391 GB, 57%", "fp8-block → nvfp4", "expert-gate, expert-up", "and 2 more",
         "0.00017 nats", "98.90% of 184 tokens", "10.16619, +0.042%", "2 of 3, 1 undecided",
-        "15 of 15 passed", "answers to 3 prompts (only measured)"})
+        "16 of 16 passed", "answers to 3 prompts (only measured)"})
     EXPECT_THAT(text, HasSubstr(part));
-  EXPECT_THAT(opening(report_html(failing_report())), HasSubstr("8 of 15 passed"));
+  EXPECT_THAT(opening(report_html(failing_report())), HasSubstr("9 of 16 passed"));
 }
 
 TEST(ReportHtml, SaysWhereEverythingWasJudged) {
