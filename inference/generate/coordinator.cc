@@ -8,8 +8,8 @@
 // counters of the last step, the wish to stop, and, from the first rank, how many requests have
 // arrived. Each then computes the decision by itself. It is a function of those reports and of what
 // was decided before, so it is the same everywhere: a request goes to the group with the fewest
-// tokens outstanding, the first of equals. Only the first rank reads a clock, since others would
-// see another number of requests.
+// tokens outstanding, the first of equals. Only the first rank reads a clock for that, since others
+// would see another number of requests; they set their clocks by its reports.
 //
 // Rejected: a rank that decides and tells the others (a second message before each step, and state
 // that only that rank has); requests dealt out at the start (groups that end early would take dummy
@@ -43,6 +43,7 @@ double seconds(std::chrono::nanoseconds time) {
 // The message of a rank to each other one.
 struct Coordinator::Report {
   std::uint64_t stops = 0, arrived = 0, outstanding = 0;
+  std::uint64_t elapsed = 0;  // nanoseconds since the start of the first rank, which says it
   StepCounts counts;
 };
 
@@ -66,6 +67,20 @@ std::optional<std::size_t> Coordinator::owner(std::size_t request) const {
 
 double Coordinator::now() const {
   return seconds(Clock::now() - start_);
+}
+
+std::uint64_t Coordinator::elapsed() const {
+  const std::chrono::nanoseconds time = Clock::now() - start_;
+  return static_cast<std::uint64_t>(time.count());
+}
+
+// The report of the shortest way is the nearest to the first rank's clock. A start that is no later
+// than any report says lets no sequence have a token before it arrived.
+void Coordinator::take_time(std::uint64_t elapsed) {
+  const Clock::time_point start =
+      Clock::now() - std::chrono::nanoseconds(static_cast<std::int64_t>(elapsed));
+  start_ = has_met_ ? std::min(start_, start) : start;
+  has_met_ = true;
 }
 
 std::size_t Coordinator::arrived() const {
@@ -128,10 +143,12 @@ Coordinator::Decision Coordinator::meet(std::uint64_t outstanding, const StepCou
   Report mine = {.stops = stops ? 1U : 0U,
                  .arrived = view_.rank == 0 ? arrived() : 0,
                  .outstanding = outstanding,
+                 .elapsed = view_.rank == 0 ? elapsed() : 0,
                  .counts = counts != nullptr ? *counts : StepCounts{}};
   mine.counts.messages = until_now.n_messages - sent_.n_messages;
   mine.counts.bytes = until_now.n_bytes - sent_.n_bytes;
   const std::vector<Report> reports = all_reports(mine);
+  if (view_.rank != 0) take_time(reports[0].elapsed);
   if (counts != nullptr) {
     sent_ = until_now;
     StepFigures& figures = decision.figures.emplace(figures_of(reports));

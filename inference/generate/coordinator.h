@@ -83,7 +83,7 @@ class Coordinator {
   [[nodiscard]] std::size_t group() const { return group_of(view_.rank); }
   /// Returns the group that has got a request; nullopt when none has.
   [[nodiscard]] std::optional<std::size_t> owner(std::size_t request) const;
-  /// Seconds from the start to now.
+  /// Seconds from the start of the first rank to now.
   [[nodiscard]] double now() const;
 
  private:
@@ -91,6 +91,8 @@ class Coordinator {
   struct Report;
 
   [[nodiscard]] std::size_t group_of(std::uint32_t rank) const;
+  [[nodiscard]] std::uint64_t elapsed() const;
+  void take_time(std::uint64_t elapsed);
   [[nodiscard]] std::size_t arrived() const;
   void await_arrival() const;
   [[nodiscard]] std::vector<Report> all_reports(const Report& mine);
@@ -101,9 +103,10 @@ class Coordinator {
   std::span<const std::size_t> costs_;
   std::span<const double> arrivals_;
   std::size_t n_groups_;
-  Clock::time_point start_ = Clock::now();
-  std::vector<std::size_t> owners_;  // groups of the requests that have arrived
-  bool is_idle_ = false;             // no rank had work at the last meeting
+  Clock::time_point start_ = Clock::now();  // of the first rank, as far as its reports tell
+  bool has_met_ = false;                    // a report of the first rank has come
+  std::vector<std::size_t> owners_;         // groups of the requests that have arrived
+  bool is_idle_ = false;                    // no rank had work at the last meeting
   // Figures of the current step, and of those before.
   std::size_t n_steps_ = 0;
   Clock::time_point met_at_ = start_;  // the end of the last meeting
