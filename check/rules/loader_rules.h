@@ -89,8 +89,8 @@ formats::Json remarks_json(const std::vector<std::string>& remarks, std::string_
 /// this engine refuses makes errors; one about an option of it warns.
 std::vector<Finding> findings_for(engines::Engine engine, std::span<const Finding> findings);
 
-/// Removes the findings of rows about lists of modules, which engines read each in its own way,
-/// that are about none of the weights which the engine misreads.
+/// Removes findings about lists of modules where they name none of the `misread` weights: each
+/// engine reads such lists in its own way.
 void keep_misread(const std::set<std::string, std::less<>>& misread,
                   std::vector<Finding>& findings);
 

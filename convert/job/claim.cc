@@ -176,8 +176,8 @@ LockState lock_state(const fs::path& claim) {
 
 enum class Life : std::uint8_t { kDead, kAlive, kUnknown };
 
-// The state of the run that has a claim, as far as it shows at once. `renewed`: when it last showed
-// that it is alive, by the file system.
+// Returns the state of the run that has a claim, where it shows at once, and sets `renewed` to the
+// time of the claim's last touch, by the file system's clock.
 Life life_of(const fs::path& claim, const RunName& run, const Renewal& renewal,
              std::int64_t& renewed) {
   // Opened again: a network file system asks its server then.
@@ -231,8 +231,8 @@ std::uint32_t next_run(const OutputPaths& paths, const std::optional<JobPart>& p
 }
 
 // Throws when a run is at work that may not be next to this one: parts of one division may, and all
-// others exclude one another. Claims of dead ones are removed, so that a run that was asleep finds
-// that it has lost its own.
+// others exclude one another. Removes claims of dead runs: a run that was asleep then finds its own
+// claim gone.
 void require_alone(const OutputPaths& paths, const RunName& run, const std::optional<JobPart>& part,
                    const Renewal& renewal) {
   for (const RunFile& claim : run_files(paths, kClaimSuffix)) {

@@ -109,8 +109,8 @@ void repack_codes(Draft& draft);
 /// Returns the weights that no scheme fits, with the parts that they have.
 std::vector<StoredParts> recognise_encodings(Draft& draft);
 
-/// Lets a scale for several rows be seen once for each of them (Encoding::rows_of_scales), and of
-/// as many scales of activations the greatest, as engines take it.
+/// Shows a scale for several rows once for each of them (Encoding::rows_of_scales). Where several
+/// scales of activations are stored, shows the greatest only: engines take it.
 void repeat_scales(Draft& draft);
 
 /// Gives every logical tensor its row, layer and expert, or marks it as unknown, which is judged by

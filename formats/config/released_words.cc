@@ -301,8 +301,8 @@ Translated mimo_ropes(const Json& keys) {
   return said;
 }
 
-// MiMo: its class counts the token itself in `sliding_window`, and saves it next to the number of
-// those before it.
+// Translates MiMo's window: its class counts the token itself in `sliding_window`, and saves the
+// number of earlier tokens next to it.
 Translated mimo_window(const Json& keys) {
   constexpr const char* kWindow = "sliding_window";
   const Json& size = json_member(keys, "sliding_window_size");

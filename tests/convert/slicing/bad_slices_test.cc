@@ -51,7 +51,7 @@ fs::path recorded_shards() {
               [](const fs::path& to) { shards_of(arch_fixture("deepseek_v3"), 4, to); });
 }
 
-// As DeepSeek's own converter leaves them, with a config of the hub.
+// Copies shards without ingot's records: DeepSeek's own converter leaves none.
 fs::path without_records(const fs::path& from, const fs::path& to) {
   fs::copy(from, to);
   for (const auto name : {formats::kManifestName, formats::kRecordsName}) fs::remove(to / name);

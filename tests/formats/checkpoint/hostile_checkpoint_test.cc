@@ -293,7 +293,7 @@ std::vector<Refusal<TinyCheckpoint>> refusals() {
        other(tiny_quark("I8", {12, 8}))},
       {"ZeroPointsWithoutASign", kDtypeMismatch, "weight_zero_point...U8...must be I8",
        other(tiny_quark("U8", {12}))},
-      // As many as there would be in words of four; codes in bytes have no packed zero points.
+      // Words hold four zero points each, and codes in bytes have no packed ones.
       {"ZeroPointsInWords", kDtypeMismatch, "weight_zero_point...I32...must be I8",
        other(tiny_quark("I32", {3}))},
       {"NoZeroPoints", kMissingTensor,
@@ -613,7 +613,7 @@ std::vector<std::string> remarks_under(const std::string& family, const Json& mo
   return open(tiny, dir, {.family = family}).remarks();
 }
 
-// As MiniCPM 3 under deepseek_v3, and CWM under llama.
+// Keys of MiniCPM 3 and of CWM are unread under deepseek_v3.
 TEST(ForcedFamily, IsWarnedOfByKeysThatItDoesNotRead) {
   const Json factors = {{"model_type", "minicpm3"}, {"scale_emb", 12}, {"scale_depth", 1.4}};
   EXPECT_THAT(remarks_under("deepseek_v3", factors),

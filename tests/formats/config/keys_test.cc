@@ -267,7 +267,7 @@ TEST(DerivedKeys, IndexersHaveThreeWords) {
   EXPECT_EQ(own("{}", 9), true);
 }
 
-// That every saved config gives the model of the released one is tested in inference/model.
+// Tests of inference/model show the model of every saved config to be the released one's.
 
 Json released(std::string_view text) {
   Json keys = parse_json(text, "config.json");

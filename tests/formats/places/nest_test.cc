@@ -194,7 +194,7 @@ TEST(Window, FindsItsRowsInTheUnits) {
 TEST(Window, IsApartWhereItsOwnUnitsSuffice) {
   for_each_window([](const Window& rows, std::uint64_t unit, std::uint64_t side) {
     if (unit > 1 && unit < rows.step) return;
-    // As a tensor of its own: a unit for each so many rows, from its first on.
+    // A tensor of its own has a unit for every `unit` rows, counted from its first row.
     const Covered found = cover(rows, unit, side);
     bool suffices = true;
     for (std::uint64_t i = 0; i < rows.n && unit < side; ++i) {
