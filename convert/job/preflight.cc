@@ -110,7 +110,7 @@ void require_writable(const fs::path& output) {
 // Blocks that come free when the folder of an earlier run is removed.
 std::uint64_t removable_bytes(const fs::path& folder) {
   std::uint64_t n_bytes = 0;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
+  for (const fs::directory_entry& entry : entries_below(folder)) {
     struct stat facts {};
     if (::lstat(entry.path().c_str(), &facts) == 0 && S_ISREG(facts.st_mode))
       n_bytes += static_cast<std::uint64_t>(facts.st_blocks) * 512 / facts.st_nlink;

@@ -118,7 +118,7 @@ void with_probe(const fs::path& folder, const Look& look) {
   const Folder output = Folder::open(folder);
   std::random_device random;
   for (int i = 0; i < kFolderAttempts; ++i) {
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    for (const fs::directory_entry& entry : entries_in(folder)) {
       std::error_code ignored;
       const fs::path left = entry.path().filename();
       if (is_probe(left) && is_abandoned(left.string())) fs::remove(entry.path(), ignored);

@@ -121,7 +121,7 @@ void remove_old_files(const OutputPaths& paths, const std::vector<std::string>& 
   for (const std::string& name : here)
     if (!is_manifest(name) && !kept.contains(name)) output.remove(name);
   std::vector<fs::path> folders;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(paths.output)) {
+  for (const fs::directory_entry& entry : entries_below(paths.output)) {
     const fs::path name = entry.path().lexically_relative(paths.output);
     if (*name.begin() == paths.partial.filename() || entry.is_symlink()) continue;
     if (entry.is_directory()) folders.push_back(entry.path());

@@ -77,7 +77,7 @@ void require_own_folders(const OutputPaths& paths, const std::vector<std::string
     (void)output.find(own.lexically_relative(paths.output));
   std::set<fs::path> folders;
   for (const std::string& name : names) folders.insert(fs::path(name).parent_path());
-  for (const fs::directory_entry& entry : fs::directory_iterator(paths.output)) {
+  for (const fs::directory_entry& entry : entries_in(paths.output)) {
     if (is_rank_directory(entry.path().filename().string()))
       folders.insert(entry.path().filename());
   }
@@ -88,7 +88,7 @@ void clear_partial(const OutputPaths& paths) {
   const Folder output = Folder::open(paths.output);
   output.remove_all(paths.swept.filename());
   const fs::path partial = paths.partial.filename();
-  for (const fs::directory_entry& entry : fs::directory_iterator(paths.partial)) {
+  for (const fs::directory_entry& entry : entries_in(paths.partial)) {
     if (const fs::path name = entry.path().filename(); name != paths.claims.filename())
       output.remove_all(partial / name);
   }

@@ -25,7 +25,7 @@ constexpr std::size_t kCopyBytes = std::size_t{1} << 20;
 }  // namespace
 
 StagedFiles::StagedFiles(Folder folder) : folder_(std::move(folder)) {
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(directory())) {
+  for (const fs::directory_entry& entry : entries_below(directory())) {
     if (entry.is_symlink()) {
       throw Error(ErrorCode::kExists,
                   "is a symbolic link, which ingot does not make (put the file itself there, or "

@@ -14,6 +14,7 @@
 #include "formats/config/native_config.h"
 #include "formats/container/safetensors.h"
 #include "formats/family/families.h"
+#include "formats/files/folder.h"
 #include "formats/files/hub_cache.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
@@ -33,24 +34,10 @@ constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{1} << 30;
 // One line per stored tensor: of the largest released model 20 MB.
 constexpr std::uint64_t kMaxDescriptionBytes = 256'000'000;
 
-/// Entries of a directory, sorted by name.
-std::vector<fs::directory_entry> entries_of(const fs::path& directory) {
-  std::error_code failure;
-  std::vector<fs::directory_entry> entries;
-  fs::directory_iterator at(directory, failure);
-  while (!failure && at != fs::directory_iterator()) {
-    entries.push_back(*at);
-    at.increment(failure);
-  }
-  if (failure) throw system_error(failure.value(), "read directory", directory.string());
-  std::sort(entries.begin(), entries.end());
-  return entries;
-}
-
 /// Bare names that end in `suffix`, without it, sorted.
 std::vector<std::string> names_with_suffix(const fs::path& directory, std::string_view suffix) {
   std::vector<std::string> names;
-  for (const fs::directory_entry& entry : entries_of(directory)) {
+  for (const fs::directory_entry& entry : entries_in(directory)) {
     std::string name = entry.path().filename().string();
     if (!name.ends_with(suffix)) continue;
     name.resize(name.size() - suffix.size());
@@ -252,7 +239,7 @@ bool is_ours_or_derived(std::string_view name) {
 
 // Adds the licences in a folder that is left out.
 void add_licences(const fs::path& directory, const std::string& prefix, SideListing& listing) {
-  for (const fs::directory_entry& entry : entries_of(directory)) {
+  for (const fs::directory_entry& entry : entries_in(directory)) {
     const std::string name = entry.path().filename().string();
     std::error_code failure;
     if (is_licence(name) && is_utf8(name) && entry.is_regular_file(failure))
@@ -262,7 +249,7 @@ void add_licences(const fs::path& directory, const std::string& prefix, SideList
 
 void collect_side_files(const fs::path& directory, const std::string& prefix, SideListing& listing,
                         ErrorList& faults) {
-  for (const fs::directory_entry& entry : entries_of(directory)) {
+  for (const fs::directory_entry& entry : entries_in(directory)) {
     const std::string name = entry.path().filename().string();
     try {
       std::error_code failure;
@@ -347,7 +334,7 @@ void require_finished_directory(const fs::path& directory) {
 void require_links(const fs::path& directory) {
   if (hub_snapshot_at(directory)) return;
   std::vector<std::string> broken;
-  for (const fs::directory_entry& entry : entries_of(directory)) {
+  for (const fs::directory_entry& entry : entries_in(directory)) {
     std::error_code failure;
     if (entry.is_symlink(failure) && entry.status(failure).type() == fs::file_type::not_found)
       broken.push_back(entry.path().filename().string());

@@ -1,9 +1,10 @@
 #include "formats/files/folder.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <system_error>
 #include <utility>
-#include <vector>
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -76,7 +77,26 @@ std::vector<std::string> child_names(const Fd& folder) {
   return names;
 }
 
+template <typename Iterator>
+std::vector<fs::directory_entry> entries_by(const fs::path& folder) {
+  std::error_code failure;
+  std::vector<fs::directory_entry> entries;
+  for (Iterator at(folder, failure); !failure && at != Iterator(); at.increment(failure))
+    entries.push_back(*at);
+  if (failure) throw system_error(failure.value(), "read directory", folder.string());
+  std::ranges::sort(entries);
+  return entries;
+}
+
 }  // namespace
+
+std::vector<fs::directory_entry> entries_in(const fs::path& folder) {
+  return entries_by<fs::directory_iterator>(folder);
+}
+
+std::vector<fs::directory_entry> entries_below(const fs::path& folder) {
+  return entries_by<fs::recursive_directory_iterator>(folder);
+}
 
 fs::path resolved_path(const fs::path& path) {
   std::error_code failure;

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "formats/base/fd.h"
 
@@ -11,6 +12,11 @@ namespace ingot {
 
 /// The path without a trailing separator, with links resolved as far as it exists.
 std::filesystem::path resolved_path(const std::filesystem::path& path);
+
+/// Entries of a folder, sorted by name. The standard library's own error names no folder.
+std::vector<std::filesystem::directory_entry> entries_in(const std::filesystem::path& folder);
+/// Entries of a folder and of each one below it that is no link, a folder before what is in it.
+std::vector<std::filesystem::directory_entry> entries_below(const std::filesystem::path& folder);
 
 /// A folder, by its descriptor. Names are relative to it, and never lead over a symbolic link or
 /// into another mount. So files outside the folder are never written, emptied or removed. All

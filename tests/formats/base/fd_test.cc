@@ -9,6 +9,7 @@
 #include "formats/base/error.h"
 #include "formats/files/folder.h"
 #include "tests/support/bytes.h"
+#include "tests/support/descriptor_limit.h"
 #include "tests/support/test.h"
 
 namespace ingot {
@@ -263,6 +264,30 @@ TEST_F(Folders, WriteToNoFileWithOtherNames) {
   EXPECT_EQ(read_text_file(dir_ / "out/hard", 100), "new");
   EXPECT_FALSE(fs::is_symlink(dir_ / "out/link"));
   EXPECT_TRUE(is_whole());
+}
+
+TEST_F(Folders, AreListedWithWhatIsBelow) {
+  fs::create_directories(dir_ / "out/b/c");
+  write_text_file(dir_ / "out/b/c/file", "");
+  fs::create_directory_symlink(dir_ / "mine", dir_ / "out/a");
+  const auto names = [&](const std::vector<fs::directory_entry>& entries) {
+    std::vector<std::string> found;
+    for (const fs::directory_entry& entry : entries)
+      found.push_back(entry.path().lexically_relative(dir_ / "out").string());
+    return found;
+  };
+  EXPECT_THAT(names(entries_in(dir_ / "out")), ::testing::ElementsAre("a", "b"));
+  EXPECT_THAT(names(entries_below(dir_ / "out")),
+              ::testing::ElementsAre("a", "b", "b/c", "b/c/file"));
+}
+
+TEST_F(Folders, AreNamedWhereOneBelowCannotBeListed) {
+  fs::create_directories(dir_ / "out/below");
+  const int next_free = Fd::open_for_reading(dir_ / "mine/deep/a").get();
+  const testing::DescriptorLimit one_more(static_cast<rlim_t>(next_free) + 1);
+  EXPECT_EQ(entries_in(dir_ / "out").size(), 1U);
+  expect_error(ErrorCode::kIo, "out: cannot read directory: Too many open files",
+               [&] { (void)entries_below(dir_ / "out"); });
 }
 
 }  // namespace
