@@ -1,19 +1,9 @@
-#include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstring>
-#include <limits>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "formats/container/bfloat16.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/plain_decode.h"
 #include "tests/convert/program_decode.h"
 #include "tests/convert/targets.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 // Matrices that no model should hold: whatever they are, no code and no scale of the output is NaN.

@@ -1,14 +1,5 @@
 #include "formats/experts/expert_views.h"
 
-#include <algorithm>
-#include <array>
-#include <fstream>
-#include <map>
-#include <utility>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "check/check.h"
 #include "convert/convert.h"
 #include "formats/base/fd.h"
@@ -20,8 +11,7 @@
 #include "tests/convert/slicing/sliced.h"
 #include "tests/convert/targets.h"
 #include "tests/support/bytes.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 // Routed experts one by one, stacked and turned (tests/golden/PROVENANCE.md has the fixtures).

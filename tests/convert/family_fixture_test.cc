@@ -1,10 +1,4 @@
-#include <cstring>
-#include <fstream>
 #include <iterator>
-#include <set>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "check/check.h"
 #include "formats/config/nested_config.h"
@@ -17,8 +11,7 @@
 #include "tests/convert/output_tensors.h"
 #include "tests/convert/slicing/sliced.h"
 #include "tests/support/bytes.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 // Small checkpoints of released families (tests/golden/PROVENANCE.md): read by headers, decoded

@@ -1,8 +1,3 @@
-#include <cmath>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "check/check.h"
 #include "convert/job/journal.h"
 #include "convert/output/output_directory.h"
@@ -13,8 +8,7 @@
 #include "tests/convert/conversion.h"
 #include "tests/convert/program_decode.h"
 #include "tests/convert/targets.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot::convert {
 namespace {

@@ -1,17 +1,10 @@
-#include <cstring>
-#include <fstream>
 #include <iterator>
-#include <set>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "check/check.h"
 #include "formats/json/json.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 // Names with another prefix than the family has.
 

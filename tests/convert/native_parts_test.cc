@@ -1,15 +1,10 @@
-#include <set>
-
-#include <gtest/gtest.h>
-
 #include "check/check.h"
 #include "engines/verdicts.h"
 #include "formats/json/json.h"
 #include "tests/check/findings.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 // DeepSeek-V4 under its native names: one spelling of scales, experts in FP4, NVFP4 or FP8 with FP8
 // blocks, and the keys of config.json. Values are those of tests/golden/PROVENANCE.md.

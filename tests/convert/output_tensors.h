@@ -1,15 +1,8 @@
 #pragma once
 
-#include <cstring>
-#include <filesystem>
-#include <map>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "formats/base/fd.h"
 #include "formats/container/safetensors.h"
+#include "tests/support/test.h"
 
 namespace ingot::testing {
 

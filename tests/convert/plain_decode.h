@@ -1,14 +1,7 @@
 #pragma once
 
-#include <array>
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <string>
-#include <vector>
-
 #include "tests/convert/output_tensors.h"
+#include "tests/support/test.h"
 
 // The meaning of stored bytes, written from docs/formats.md as plainly as can be: for comparison
 // with the program's decoders.

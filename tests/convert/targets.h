@@ -1,20 +1,10 @@
 #pragma once
 
-#include <algorithm>
-#include <ostream>
-#include <set>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include "formats/dialect/dialect.h"
 #include "formats/family/families.h"
 #include "synth/synth.h"
 #include "tests/convert/conversion.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot::testing {
 

@@ -1,10 +1,7 @@
-#include <gtest/gtest.h>
-
 #include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 #include "tests/convert/conversion.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 // tie_word_embeddings in a checkpoint that stores a head.

@@ -1,16 +1,8 @@
-#include <cmath>
-#include <cstring>
-#include <limits>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/storage/block_scales.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 // Codes and scales that decode to no number fail closed, whichever kind of code has them.

@@ -1,18 +1,8 @@
-#include <filesystem>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "engines/limits.h"
 #include "engines/verdicts.h"
 #include "formats/dialect/dialect_table.h"
 #include "tests/check/editable_checkpoint.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 // GPTQ, AWQ and AutoRound's packed integers as their tools wrote them (tests/golden/PROVENANCE.md).
 

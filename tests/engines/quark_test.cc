@@ -1,12 +1,6 @@
-#include <filesystem>
-#include <string>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "engines/verdicts.h"
 #include "tests/check/editable_checkpoint.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 // Checkpoints that AMD Quark 0.13 wrote (tests/golden/PROVENANCE.md).
 

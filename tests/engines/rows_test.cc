@@ -1,15 +1,7 @@
-#include <algorithm>
-#include <set>
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "engines/limits.h"
 #include "formats/dialect/dialect.h"
 #include "formats/family/families.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::engines {
 

@@ -1,13 +1,6 @@
-#include <optional>
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "engines/verdicts.h"
 #include "tests/check/rules/rule_fixture.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::engines {
 

@@ -1,13 +1,7 @@
 #pragma once
 
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <random>
-#include <string>
-#include <vector>
-
 #include "tests/quantize/coded_matrix.h"
+#include "tests/support/test.h"
 
 namespace ingot::quantize {
 

@@ -1,19 +1,9 @@
 #pragma once
 
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <limits>
-#include <random>
-#include <string>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "formats/container/dtype.h"
 #include "formats/storage/encoding.h"
 #include "quantize/scheme.h"
+#include "tests/support/test.h"
 
 namespace ingot::quantize {
 

@@ -1,21 +1,11 @@
 // Every BF16 word through every encoder on every target, against the nearest code by search in
 // double precision.
 
-#include <array>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <map>
-#include <numeric>
-#include <random>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "formats/container/bfloat16.h"
 #include "quantize/rows.h"
 #include "tests/quantize/coded_matrix.h"
 #include "tests/quantize/each_target.h"
+#include "tests/support/test.h"
 
 namespace ingot::quantize {
 namespace {

@@ -1,15 +1,8 @@
 #include "formats/container/float8.h"
 
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <utility>
-
-#include <gtest/gtest.h>
-
 #include "formats/container/bfloat16.h"
 #include "formats/container/float16.h"
+#include "tests/support/test.h"
 
 namespace ingot::formats {
 namespace {

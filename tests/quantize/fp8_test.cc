@@ -1,14 +1,7 @@
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <random>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "formats/container/float8.h"
 #include "tests/quantize/awkward_matrices.h"
 #include "tests/quantize/each_target.h"
+#include "tests/support/test.h"
 
 namespace ingot::quantize {
 namespace {

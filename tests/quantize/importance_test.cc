@@ -1,14 +1,3 @@
-#include <algorithm>
-#include <array>
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <random>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "quantize/group_encoder.h"
 #include "quantize/kernels/nvfp4_scales.h"
 #include "quantize/tensor_statistics.h"
@@ -16,6 +5,7 @@
 #include "tests/quantize/code_values.h"
 #include "tests/quantize/coded_matrix.h"
 #include "tests/quantize/each_target.h"
+#include "tests/support/test.h"
 
 // The NVFP4 search when columns matter differently, against a plain second implementation in
 // double.

@@ -1,17 +1,8 @@
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <random>
-#include <utility>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "quantize/kernels/int4_scales.h"
 #include "tests/quantize/awkward_matrices.h"
 #include "tests/quantize/coded_matrix.h"
 #include "tests/quantize/each_target.h"
+#include "tests/support/test.h"
 
 namespace ingot::quantize {
 namespace {

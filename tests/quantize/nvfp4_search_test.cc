@@ -1,17 +1,10 @@
 // The scale search against a plain second implementation: all 126 codes, in double precision.
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstdint>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/storage/block_scales.h"
 #include "tests/quantize/code_values.h"
 #include "tests/quantize/coded_matrix.h"
+#include "tests/support/test.h"
 
 namespace ingot::quantize {
 namespace {

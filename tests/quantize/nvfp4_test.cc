@@ -1,17 +1,9 @@
-#include <array>
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "formats/container/bfloat16.h"
 #include "quantize/kernels/codes.h"
 #include "tests/quantize/awkward_matrices.h"
 #include "tests/quantize/coded_matrix.h"
 #include "tests/quantize/each_target.h"
+#include "tests/support/test.h"
 
 namespace ingot::quantize {
 namespace {

@@ -1,13 +1,8 @@
 #include "quantize/quality.h"
 
-#include <cmath>
-#include <limits>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "tests/quantize/coded_matrix.h"
 #include "tests/quantize/each_target.h"
+#include "tests/support/test.h"
 
 namespace ingot::quantize {
 namespace {

@@ -1,16 +1,10 @@
 // The scales that INT8, FP8 and MXFP4 get, against a plain search in double over the candidates of
 // docs/formats.md, "Scale search".
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "tests/quantize/awkward_matrices.h"
 #include "tests/quantize/code_values.h"
 #include "tests/quantize/each_target.h"
+#include "tests/support/test.h"
 
 namespace ingot::quantize {
 namespace {

@@ -1,15 +1,5 @@
 #include "quantize/scheme.h"
 
-#include <array>
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <random>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "formats/base/error.h"
 #include "formats/container/bfloat16.h"
 #include "formats/container/float16.h"
@@ -17,6 +7,7 @@
 #include "quantize/rows.h"
 #include "tests/quantize/awkward_matrices.h"
 #include "tests/quantize/each_target.h"
+#include "tests/support/test.h"
 
 namespace ingot::quantize {
 namespace {

@@ -1,15 +1,10 @@
 #pragma once
 
-#include <cstdint>
-#include <stdexcept>
-#include <string_view>
-#include <utility>
-#include <vector>
-
 #include "formats/family/families.h"
 #include "formats/family/family.h"
 #include "formats/json/json.h"
 #include "formats/storage/tensor_source.h"
+#include "tests/support/test.h"
 
 namespace ingot::testing {
 

@@ -1,13 +1,7 @@
 #include "formats/family/cache_scales.h"
 
-#include <limits>
-#include <map>
-
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "tests/check/rules/rule_fixture.h"
+#include "tests/support/test.h"
 
 // Scales of a quantized cache of keys and values: names, and the findings of loader rules.
 

@@ -1,18 +1,8 @@
 #include "check/rules/loader_rules.h"
 
-#include <algorithm>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <limits>
-#include <set>
-
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "engines/limits.h"
 #include "tests/check/rules/rule_fixture.h"
+#include "tests/support/test.h"
 
 namespace ingot::formats {
 

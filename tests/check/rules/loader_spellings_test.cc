@@ -1,16 +1,8 @@
 // Loader rules on the outputs of dialects: every row, mixtures, and any JSON in their place.
 
-#include <map>
-#include <set>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "engines/verdicts.h"
 #include "tests/check/rules/rule_fixture.h"
+#include "tests/support/test.h"
 
 namespace ingot::formats {
 

@@ -1,8 +1,5 @@
-#include <utility>
-
-#include <gtest/gtest.h>
-
 #include "tests/check/rules/rule_fixture.h"
+#include "tests/support/test.h"
 
 namespace ingot::testing {
 

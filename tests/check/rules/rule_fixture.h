@@ -1,17 +1,10 @@
 #pragma once
 
-#include <algorithm>
-#include <functional>
-#include <set>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "check/rules/loader_rules.h"
 #include "tests/check/findings.h"
 #include "tests/check/rules/spelled_checkpoint.h"
 #include "tests/support/json_edit.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot::testing {
 

@@ -1,17 +1,10 @@
 #include "cli/terminal/terminal.h"
 
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <filesystem>
-#include <ostream>
-#include <sstream>
-#include <thread>
 
 #include <fcntl.h>
-#include <fmt/format.h>
-#include <gtest/gtest.h>
 
 #include "cli/manual/markdown_text.h"
 #include "cli/terminal/output_guard.h"
@@ -22,8 +15,7 @@
 #include "formats/json/json.h"
 #include "formats/text/spelling.h"
 #include "library/options/flag_table.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot::cli {
 namespace {

@@ -2,17 +2,12 @@
 
 #include <atomic>
 #include <barrier>
-#include <optional>
-#include <thread>
-
-#include <gtest/gtest.h>
 
 #include "convert/job/run_files.h"
 #include "convert/output/output_directory.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/targets.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot::convert {
 namespace {

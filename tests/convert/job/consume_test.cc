@@ -1,12 +1,9 @@
-#include <gtest/gtest.h>
-
 #include "convert/job/source_consumer.h"
 #include "convert/plan/repair.h"
 #include "formats/json/json.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/targets.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot::convert {
 namespace {

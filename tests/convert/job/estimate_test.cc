@@ -1,11 +1,7 @@
 #include "convert/job/estimate.h"
 
-#include <filesystem>
-
-#include <gtest/gtest.h>
-
 #include "tests/convert/conversion.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot::convert {
 namespace {

@@ -1,8 +1,4 @@
-#include <algorithm>
 #include <atomic>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "convert/convert.h"
 #include "convert/run/memory_plan.h"
@@ -13,8 +9,7 @@
 #include "tests/convert/targets.h"
 #include "tests/support/bytes.h"
 #include "tests/support/disk_dir.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace ingot::convert {

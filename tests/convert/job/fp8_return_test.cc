@@ -1,12 +1,9 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "convert/job/job_identity.h"
 #include "formats/json/json.h"
 #include "tests/convert/conversion.h"
+#include "tests/convert/output_tensors.h"
 #include "tests/convert/targets.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 // FP8 cast to BF16 by us and back, and FP8 to FP8.
 

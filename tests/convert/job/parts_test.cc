@@ -1,10 +1,7 @@
-#include <algorithm>
 #include <atomic>
 #include <barrier>
-#include <thread>
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include "convert/job/claim.h"
@@ -12,8 +9,7 @@
 #include "convert/job/run_files.h"
 #include "convert/plan/job_part.h"
 #include "tests/convert/conversion.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 // Parts of a job: which files they write, and who has them. Their joined outputs are tested in
 // tests/cli/parts.sh.

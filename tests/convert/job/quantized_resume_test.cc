@@ -1,15 +1,9 @@
-#include <functional>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "convert/output/output_directory.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/job/unfinished_job.h"
 #include "tests/convert/output_tensors.h"
 #include "tests/convert/targets.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 // Only the source and the choices decide a byte of the output, also where a run was stopped.
 

@@ -1,18 +1,11 @@
 #include "convert/job/resume.h"
 
-#include <cmath>
-#include <fstream>
-#include <limits>
-
-#include <gtest/gtest.h>
-
 #include "convert/job/journal.h"
 #include "convert/output/output_directory.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "tests/convert/targets.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot::convert {
 namespace {

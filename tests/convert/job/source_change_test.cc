@@ -1,19 +1,10 @@
-#include <array>
-#include <cstring>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "convert/job/job_identity.h"
 #include "convert/job/journal.h"
 #include "convert/output/output_directory.h"
 #include "convert/recipe/source_stamps.h"
 #include "convert/recipe/statistics.h"
 #include "tests/convert/conversion.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace ingot::convert {

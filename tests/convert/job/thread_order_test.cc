@@ -2,17 +2,13 @@
 
 #include <condition_variable>
 #include <mutex>
-#include <set>
-#include <thread>
-
-#include <gtest/gtest.h>
 
 #include "convert/job/journal.h"
 #include "convert/output/output_directory.h"
 #include "formats/base/parallel.h"
 #include "tests/convert/run/window_job.h"
 #include "tests/convert/targets.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot::convert {
 namespace {

@@ -1,10 +1,7 @@
 #include "convert/output/apart.h"
 
-#include <gtest/gtest.h>
-
 #include "tests/convert/conversion.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot::convert {
 namespace {

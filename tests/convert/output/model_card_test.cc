@@ -1,14 +1,11 @@
 #include "convert/output/model_card.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "convert/output/planned_checkpoint.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "formats/yaml/yaml.h"
 #include "tests/convert/conversion.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace ingot::convert {

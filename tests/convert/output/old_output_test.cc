@@ -1,12 +1,9 @@
 #include "convert/output/old_output.h"
 
-#include <gtest/gtest.h>
-
 #include "convert/job/journal.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/targets.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot::convert {
 namespace {

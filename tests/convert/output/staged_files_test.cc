@@ -3,12 +3,11 @@
 #include <chrono>
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 
 #include "convert/job/run_files.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/disk_dir.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::convert {
 namespace {

@@ -1,14 +1,8 @@
 #include "convert/plan/band.h"
 
-#include <cmath>
-#include <cstring>
-#include <random>
-
-#include <gtest/gtest.h>
-
 #include "formats/base/checked.h"
 #include "quantize/scheme.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 // Bands and tiles cover a tensor once and cut no group of the target.
 

@@ -1,8 +1,3 @@
-#include <cmath>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "convert/plan/repair.h"
 #include "formats/json/json.h"
 #include "synth/synth.h"
@@ -10,8 +5,7 @@
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
 #include "tests/convert/targets.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 // From dialect to dialect without decoding anything.

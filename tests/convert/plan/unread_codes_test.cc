@@ -1,12 +1,9 @@
 #include "formats/storage/unread_codes.h"
 
-#include <gtest/gtest.h>
-
 #include "engines/verdicts.h"
 #include "formats/json/json.h"
 #include "tests/convert/conversion.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 // Codes of a quantization that no scheme reads.

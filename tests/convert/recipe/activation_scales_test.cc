@@ -1,18 +1,9 @@
-#include <bit>
-#include <cmath>
-#include <cstring>
-#include <functional>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "convert/recipe/statistics.h"
 #include "convert/run/actions.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
 #include "tests/convert/targets.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 // Ranges of activations from a file, and how static weights use them.

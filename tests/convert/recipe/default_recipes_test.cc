@@ -1,8 +1,5 @@
 #include "convert/recipe/default_recipes.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "check/rules/loader_rules.h"
 #include "convert/plan/plan.h"
 #include "convert/plan/repair.h"
@@ -13,8 +10,7 @@
 #include "tests/check/editable_checkpoint.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/targets.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 // Which tensors the default recipes select, by family, target and dialect.
 

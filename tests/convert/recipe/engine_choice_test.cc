@@ -1,12 +1,5 @@
 #include "convert/recipe/engine_choice.h"
 
-#include <algorithm>
-#include <memory>
-#include <string>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "convert/convert.h"
 #include "convert/output/planned_checkpoint.h"
 #include "convert/plan/repair.h"
@@ -14,8 +7,7 @@
 #include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "tests/convert/conversion.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "tests/support/tiny_tokenizer.h"
 

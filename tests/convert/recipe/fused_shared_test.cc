@@ -1,13 +1,3 @@
-#include <cstdint>
-#include <filesystem>
-#include <map>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "convert/convert.h"
 #include "convert/output/planned_checkpoint.h"
 #include "engines/versions/versions.h"
@@ -15,8 +5,7 @@
 #include "formats/json/json.h"
 #include "synth/synth.h"
 #include "tests/convert/conversion.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_tokenizer.h"
 
 // SGLang loads shared experts as further routed ones in some classes: what plans say of it.

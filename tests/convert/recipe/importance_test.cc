@@ -1,17 +1,8 @@
-#include <cmath>
-#include <cstring>
-#include <random>
-
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "convert/recipe/statistics.h"
 #include "quantize/scheme.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 // --importance: how much columns matter, from a file, and its effect on NVFP4.

@@ -1,16 +1,10 @@
 #include "convert/recipe/recipe.h"
 
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "convert/recipe/default_recipes.h"
 #include "formats/family/families.h"
 #include "formats/family/family.h"
 #include "formats/json/json.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::convert {
 namespace {

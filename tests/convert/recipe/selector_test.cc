@@ -1,18 +1,11 @@
 #include "convert/recipe/selector.h"
 
-#include <set>
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "convert/recipe/recipe.h"
 #include "formats/family/families.h"
 #include "formats/family/roles.h"
 #include "formats/json/json.h"
 #include "tests/convert/conversion.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::convert {
 namespace {

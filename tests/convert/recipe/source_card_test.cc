@@ -1,9 +1,6 @@
 #include "convert/recipe/source_card.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace ingot::convert {

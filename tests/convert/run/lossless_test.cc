@@ -1,18 +1,9 @@
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <functional>
-#include <random>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "convert/run/band_encoder.h"
 #include "formats/container/bfloat16.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
 #include "tests/convert/program_decode.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 // A conversion that is to be lossless stops at the first value that it would change, and only

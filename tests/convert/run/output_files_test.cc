@@ -1,10 +1,6 @@
 #include "convert/run/output_files.h"
 
 #include <atomic>
-#include <thread>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "check/rules/loader_rules.h"
 #include "convert/job/preflight.h"
@@ -17,7 +13,7 @@
 #include "tests/convert/targets.h"
 #include "tests/support/descriptor_limit.h"
 #include "tests/support/disk_dir.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::convert {
 namespace {

@@ -1,11 +1,6 @@
-#include <algorithm>
-#include <optional>
-
-#include <gtest/gtest.h>
-
 #include "formats/json/json.h"
 #include "tests/convert/conversion.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 // A conversion reads what is stored once, codes and scales. Where it keeps codes, loader rules have
 // read small scales before.

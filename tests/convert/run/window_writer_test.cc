@@ -1,22 +1,14 @@
 #include "convert/run/window_writer.h"
 
-#include <algorithm>
 #include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <random>
-#include <set>
-#include <string>
-#include <vector>
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 
 #include "formats/base/parallel.h"
 #include "tests/convert/run/window_job.h"
 #include "tests/support/descriptor_limit.h"
 #include "tests/support/disk_dir.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::convert {
 namespace {

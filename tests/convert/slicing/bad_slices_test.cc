@@ -1,11 +1,6 @@
-#include <functional>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "synth/synth.h"
 #include "tests/convert/slicing/rank_tree.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 // Slices that were damaged after they were made: an error of its own for each damage, also where

@@ -1,10 +1,7 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "formats/family/families.h"
 #include "tests/check/editable_checkpoint.h"
 #include "tests/convert/slicing/rank_tree.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 // Models that cannot be cut: an error of its own for each, and no file under a final name.
 

@@ -1,12 +1,10 @@
-#include <gtest/gtest.h>
-
 #include "formats/base/hash.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/json/json.h"
 #include "formats/records/native_names.h"
 #include "tests/convert/slicing/sliced.h"
 #include "tests/support/bytes.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 // Layout deepseek-mp, against outputs of DeepSeek's own converter (tests/golden/PROVENANCE.md).
 

@@ -1,17 +1,11 @@
 #pragma once
 
-#include <filesystem>
-#include <set>
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include "check/check.h"
 #include "formats/records/manifest.h"
 #include "tests/convert/slicing/sliced.h"
+#include "tests/support/test.h"
 
 namespace ingot::testing {
 

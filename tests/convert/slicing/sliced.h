@@ -1,15 +1,9 @@
 #pragma once
 
-#include <filesystem>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include <fmt/format.h>
-
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
 #include "tests/convert/targets.h"
+#include "tests/support/test.h"
 
 namespace ingot::testing {
 

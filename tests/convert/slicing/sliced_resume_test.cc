@@ -1,8 +1,6 @@
-#include <gtest/gtest.h>
-
 #include "tests/convert/job/unfinished_job.h"
 #include "tests/convert/slicing/rank_tree.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 // A sliced output depends only on source and options, whatever an earlier run left there.
 

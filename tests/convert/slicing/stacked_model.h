@@ -1,13 +1,9 @@
 #pragma once
 
-#include <filesystem>
-#include <map>
 #include <regex>
-#include <string>
-
-#include <fmt/format.h>
 
 #include "tests/check/editable_checkpoint.h"
+#include "tests/support/test.h"
 
 namespace ingot::testing {
 

@@ -1,12 +1,9 @@
-#include <fstream>
 #include <regex>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "tests/check/editable_checkpoint.h"
 #include "tests/convert/slicing/rank_tree.h"
 #include "tests/convert/slicing/stacked_model.h"
+#include "tests/support/test.h"
 
 // Which tensors a pipeline stage has.
 

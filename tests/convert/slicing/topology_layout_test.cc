@@ -1,11 +1,8 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "convert/output/output_directory.h"
 #include "formats/container/checkpoint_index.h"
 #include "tests/convert/slicing/rank_tree.h"
 #include "tests/convert/slicing/sliced.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 // Layout `ranks`: its directories and files, and those next to the weights.
 

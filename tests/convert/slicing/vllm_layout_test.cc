@@ -1,12 +1,10 @@
-#include <gtest/gtest.h>
-
 #include "check/check.h"
 #include "formats/base/hash.h"
 #include "formats/json/json.h"
 #include "synth/synth.h"
 #include "tests/convert/slicing/sliced.h"
 #include "tests/support/bytes.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 // Layout vllm-sharded, against the state dicts that vLLM's own loader made of the unsliced
 // checkpoint (tests/golden/PROVENANCE.md).

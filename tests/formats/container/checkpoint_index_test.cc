@@ -1,13 +1,8 @@
 #include "formats/container/checkpoint_index.h"
 
-#include <string>
-
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include "formats/json/json.h"
 #include "tests/support/cpu_seconds.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::formats {
 namespace {

@@ -1,12 +1,7 @@
 #include "formats/container/other_float8.h"
 
-#include <bit>
-#include <cmath>
-#include <limits>
-
-#include <gtest/gtest.h>
-
 #include "formats/container/float16.h"
+#include "tests/support/test.h"
 
 namespace ingot::formats {
 namespace {

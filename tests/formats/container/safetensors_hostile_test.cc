@@ -1,13 +1,6 @@
-#include <string>
-#include <vector>
-
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include "formats/container/safetensors.h"
 #include "tests/formats/container/safetensors_text.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot::formats {
 namespace {

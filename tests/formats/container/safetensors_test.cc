@@ -1,19 +1,9 @@
 #include "formats/container/safetensors.h"
 
-#include <algorithm>
-#include <limits>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include "formats/container/tensor.h"
 #include "tests/formats/container/safetensors_text.h"
 #include "tests/support/cpu_seconds.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot::formats {
 namespace {

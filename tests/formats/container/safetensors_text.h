@@ -1,18 +1,10 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "formats/container/safetensors.h"
 #include "tests/support/bytes.h"
+#include "tests/support/test.h"
 
 // Writes safetensors files by hand, right or wrong, for the tests of reader and writer.
 namespace ingot::testing {

@@ -1,15 +1,6 @@
-#include <algorithm>
-#include <array>
-#include <random>
-#include <string>
-#include <vector>
-
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include "formats/container/safetensors.h"
 #include "tests/formats/container/safetensors_text.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::formats {
 namespace {

@@ -1,12 +1,7 @@
 #include "formats/container/sections.h"
 
-#include <array>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "formats/json/json.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::formats {
 namespace {

@@ -1,18 +1,14 @@
 // The memory that a template may use, measured at the allocator: this program counts every byte.
 
-#include <algorithm>
 #include <atomic>
-#include <cstdint>
-#include <cstdlib>
 #include <new>
-#include <string>
 
-#include <gtest/gtest.h>
 #include <malloc.h>
 
 #include "formats/base/error.h"
 #include "formats/json/json.h"
 #include "inference/chat/jinja/template.h"
+#include "tests/support/test.h"
 
 namespace {
 

@@ -1,16 +1,7 @@
 #include "quantize/kernels/fp8_cast.h"
 
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <limits>
-#include <random>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "tests/quantize/each_target.h"
+#include "tests/support/test.h"
 
 namespace ingot::quantize {
 namespace {

@@ -1,15 +1,5 @@
 // Every SIMD target must give the bits of the scalar twins.
 
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <limits>
-#include <random>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "quantize/kernels/code_encode.h"
 #include "quantize/kernels/codes.h"
 #include "quantize/kernels/nvfp4_scales.h"
@@ -18,6 +8,7 @@
 #include "quantize/quality.h"
 #include "tests/quantize/awkward_matrices.h"
 #include "tests/quantize/each_target.h"
+#include "tests/support/test.h"
 
 namespace ingot::quantize {
 namespace {

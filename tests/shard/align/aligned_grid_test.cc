@@ -1,9 +1,6 @@
-#include <array>
-
-#include <gtest/gtest.h>
-
 #include "shard/align/align_blocks.h"
 #include "shard/cut/part_cut.h"
+#include "tests/support/test.h"
 
 // Over many widths and numbers of ranks: wherever a cut is accepted, the scales of the slices are
 // those that slices of that size need.

@@ -1,15 +1,6 @@
 #include "shard/cut/expert_balance.h"
 
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-#include <random>
-#include <set>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::shard {
 namespace {

@@ -1,10 +1,7 @@
 #include "shard/cut/expert_map.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "formats/json/json.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::shard {
 namespace {

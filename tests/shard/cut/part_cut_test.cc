@@ -1,13 +1,6 @@
 #include "shard/cut/part_cut.h"
 
-#include <cstddef>
-#include <numeric>
-#include <random>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::shard {
 namespace {

@@ -1,13 +1,10 @@
 #include "shard/cut/slicing.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "formats/family/families.h"
 #include "formats/family/family_yaml.h"
 #include "formats/json/json.h"
 #include "tests/shard/model_tensors.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::shard {
 namespace {

@@ -1,18 +1,8 @@
 #include "shard/cut/topology.h"
 
-#include <algorithm>
-#include <array>
-#include <map>
-#include <numeric>
-#include <random>
-#include <tuple>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "shard/cut/stages.h"
 #include "tests/shard/model_tensors.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::shard {
 namespace {

@@ -1,19 +1,8 @@
 #include "shard/join/joined.h"
 
-#include <array>
-#include <filesystem>
-#include <fstream>
-#include <map>
-#include <optional>
-#include <random>
-
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include "shard/join/slice_files.h"
 #include "shard/join/slice_join.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace ingot::shard {

@@ -1,14 +1,7 @@
-#include <filesystem>
-#include <string>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "formats/json/zstd_lines.h"
 #include "formats/records/manifest.h"
 #include "shard/join/slice_files.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test.h"
 
 namespace ingot::shard {
 namespace {
