@@ -4,7 +4,6 @@
 #include "convert/plan/passes.h"
 #include "formats/base/error.h"
 #include "formats/json/json.h"
-#include "quantize/scheme.h"
 
 namespace ingot::convert {
 
@@ -61,7 +60,6 @@ bool has_spread_scales(const Plan& plan, const PlannedTensor& planned) {
 }
 
 void become_bf16(const LogicalTensor& tensor, PlannedTensor& planned, ErrorList& refusals) {
-  const SchemeId from = tensor.encoding.scheme;
   const bool is_turned = tensor.stack != formats::StackOrder::kNone &&
                          formats::stack_order(*tensor.rule, false) != tensor.stack;
   if (is_turned) {
@@ -70,11 +68,6 @@ void become_bf16(const LogicalTensor& tensor, PlannedTensor& planned, ErrorList&
                  "(choose bf16 for them with --rule, or --experts separate)");
   }
   become_plain(tensor, planned, SchemeId::kBf16);
-  if (planned.action == Action::kCast && !quantize::can_convert(from, planned.to)) {
-    refusals.add(ErrorCode::kUnsupported, tensor.name,
-                 "cannot be cut between blocks, nor cast from {} to bf16",
-                 formats::scheme_facts(from).name);
-  }
 }
 
 // Tensors that became BF16 leave their fused sets; sets without tensors vanish.

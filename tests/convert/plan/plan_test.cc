@@ -1,15 +1,11 @@
 #include "convert/plan/plan.h"
 
-#include <set>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "formats/container/checkpoint_index.h"
 #include "formats/container/safetensors.h"
 #include "formats/json/json.h"
 #include "tests/convert/conversion.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
+#include "tests/support/tiny_checkpoint.h"
 
 namespace ingot::convert {
 namespace {
@@ -151,6 +147,24 @@ TEST_F(ExamplePlan, RefusesAllUncomputableSchemesTogether) {
                  planned_by({"model.norm.weight=nvfp4",
                              "model.layers.0.self_attn.indexer.k_norm.weight=fp8-block"});
                });
+}
+
+TEST(OddTensors, AreRefusedWhereARuleAsksForNumbers) {
+  const TempDir dir;
+  TinyCheckpoint{
+      .config = R"({"model_type": "other", "num_hidden_layers": 1})",
+      .files = {{"model.safetensors",
+                 {{"layer.ids", "I64", {8, 8}}, {"layer.proj.weight", "BF16", {4, 12}}}}},
+      .weight_map = {}}
+      .write(dir / "model");
+  const Checkpoint source = Checkpoint::open(dir / "model", {.family = "generic"});
+  const auto refused = [&](Recipe recipe, std::string_view words) {
+    resolve(recipe, source);
+    expect_error(ErrorCode::kUnsupported, words, [&] { plan_for(source, recipe); });
+  };
+  refused({.rules = {parse_rule("layer.ids=bf16")}}, "layer.ids...cannot convert raw to bf16");
+  refused({.rules = {parse_rule("layer.proj.weight=int4")}, .choices = {.group_size = 0}},
+          "layer.proj.weight...packs 8 columns into a word, and 12 are no multiple");
 }
 
 TEST_F(ExamplePlan, ARuleThatMatchesNothingIsAnError) {

@@ -207,6 +207,55 @@ TEST_F(CodesOf8Bits, OfCompressedTensorsAreInt8) {
   expect_int8(Checkpoint::open(dir_.path(), {.family = "generic"}));
 }
 
+// Four rows to a word; symmetric weights may have zero points, all of the middle code.
+TEST_F(CodesOf8Bits, WithOtherZeroPointsThanTheMiddleAreRefused) {
+  auto tensors = packed_in_8_bits();
+  std::string zeros(kRows * kGroups, '\x80');
+  tensors.push_back({"down.weight_zero_point", "I32", {kRows / 4, kGroups}, zeros});
+  with_config(kPackedIn8, tensors).write(dir_.path());
+  expect_int8(Checkpoint::open(dir_.path(), {.family = "generic"}));
+  tensors.back().data[9] = '\x7f';
+  with_config(kPackedIn8, tensors).write(dir_.path());
+  const Checkpoint checkpoint = Checkpoint::open(dir_.path(), {.family = "generic"});
+  testing::expect_error(ErrorCode::kMismatch, {"weight_zero_point", "other than 128"}, [&] {
+    static_cast<void>(read_block_scales(checkpoint, checkpoint.tensors()[0]));
+    std::vector<std::byte> codes(4);
+    checkpoint.read(checkpoint.tensors()[0].encoding.stored.weight(), 0, codes);
+  });
+}
+
+TEST_F(CodesOf8Bits, OfOtherFormsAreRefused) {
+  struct Case {
+    ErrorCode code;
+    std::string words;
+    std::function<void(std::vector<testing::TinyTensor>&)> damage;
+  };
+  for (const Case& one :
+       {Case{ErrorCode::kShapeMismatch,
+             "weight_zero_point...I32 of shape [2, 1]...I32 of shape [2, 2]",
+             [](auto& tensors) {
+               tensors.push_back({"down.weight_zero_point", "I32", {2, 1}});
+             }},
+        Case{ErrorCode::kShapeMismatch, "weight_g_idx...[32]...[64]",
+             [](auto& tensors) {
+               tensors.push_back({"down.weight_g_idx", "I32", {kCols / 2}});
+             }},
+        Case{ErrorCode::kUnsupported, "weight_packed...[8, 16]...scales of shape [8, 4]",
+             [](auto& tensors) {
+               tensors[1] = {"down.weight_scale", "F32", {kRows, 4}};
+             }},
+        Case{ErrorCode::kDuplicate, "down.weight...is here as well as 'down.weight_packed'",
+             [](auto& tensors) {
+               tensors.push_back({"down.weight", "BF16", {kRows, kCols}});
+             }}}) {
+    auto tensors = packed_in_8_bits();
+    one.damage(tensors);
+    with_config(kPackedIn8, tensors).write(dir_.path());
+    testing::expect_error(one.code, one.words,
+                          [&] { Checkpoint::open(dir_.path(), {.family = "generic"}); });
+  }
+}
+
 TEST_F(CodesOf8Bits, ThatStateOtherSidesAreRefused) {
   auto tensors = packed_in_8_bits();
   tensors[2].data[8] = kCols / 2;

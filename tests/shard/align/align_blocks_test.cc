@@ -1,16 +1,9 @@
 #include "shard/align/align_blocks.h"
 
-#include <functional>
-#include <map>
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "formats/json/json.h"
+#include "shard/align/aligned_part.h"
 #include "tests/shard/model_tensors.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/test.h"
 
 namespace ingot::shard {
 namespace {
@@ -402,6 +395,27 @@ TEST(AlignBlocks, RefusesPaddingBeyondReason) {
   }
   expect_error(ErrorCode::kLimit, {"multiples of both"},
                [&] { align_blocks(tensors, model.config(), slicing_of(TpFit::kPad, 1)); });
+}
+
+// As the standards of these formats write a one.
+TEST(PartAligner, FillsScalesWithOneInEachType) {
+  for (const auto& [dtype, one] : {std::pair(DType::kF32, std::string("\0\0\x80\x3F", 4)),
+                                   {DType::kBf16, "\x80\x3F"},
+                                   {DType::kF16, std::string("\0\x3C", 2)},
+                                   {DType::kF8E4M3, "\x38"},
+                                   {DType::kU8, "\x7F"},
+                                   {DType::kF8E8M0, "\x7F"}}) {
+    const std::string last(one.size(), '\x55');
+    std::string written;
+    PartAligner(Part::kScale, SchemeId::kNvfp4, dtype, {1, 1}, {.shape = {2, 2}, .weight = {2, 32}})
+        .push(std::as_bytes(std::span(last)), [&](std::span<const std::byte> bytes) {
+          written.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+        });
+    EXPECT_EQ(written, last + one + one + one) << dtype_name(dtype);
+  }
+  expect_error(ErrorCode::kUnsupported, "cannot be padded", [] {
+    PartAligner(Part::kDeqScale, SchemeId::kInt8Channel, DType::kI64, {1}, {.shape = {2}});
+  });
 }
 
 }  // namespace
