@@ -35,9 +35,9 @@ pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 # without SSE4 has not been made since 2008. ARM: NEON, which every 64-bit processor has; SVE is left out since kernels
 # count on vectors of a known size, and those of servers (128 and 256 bits) promise too little for a second version.
 set(left_out "HWY_SSSE3|HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128")
-# The targets are compiled from one text, and a sanitizer makes each of them minutes to compile: there AVX3_DL, whose
-# loads and byte permutes are the longest, and AVX2, for processors without it.
-if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+# The targets are compiled from one text, and a sanitizer makes each of them minutes to compile: there, and where lines of
+# that text are counted, AVX3_DL, whose loads and byte permutes are the longest, and AVX2, for processors without it.
+if(CMAKE_CXX_FLAGS MATCHES "-fsanitize" OR INGOT_COVERAGE)
   string(APPEND left_out "|HWY_AVX3|HWY_SSE4")
 endif()
 target_compile_definitions(PkgConfig::hwy INTERFACE HWY_WANT_AVX3_DL "HWY_DISABLED_TARGETS=(${left_out})")

@@ -23,6 +23,11 @@ set(INGOT_RARE_COLLECTION "$<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=524
 function(ingot_compile_options target)
   target_compile_options(${target} PRIVATE ${INGOT_WARNINGS} -ffp-contract=off ${INGOT_CACHEABLE_PCH}
     ${INGOT_RARE_COLLECTION})
+  if(INGOT_COVERAGE)
+    # Counts of lines that several threads ran at a time stay true only if they are atomic.
+    target_compile_options(${target} PRIVATE --coverage -fprofile-update=atomic $<$<CONFIG:Release>:-O1>)
+    target_link_options(${target} PUBLIC --coverage)
+  endif()
 endfunction()
 
 # ingot_unity(TARGET): ten files with the same options are compiled at a time, as most of the time goes into templates that

@@ -3,6 +3,7 @@
 #   scripts/deps.sh            what building, testing and the demo need
 #   scripts/deps.sh --demo     what the demo needs where a program is there
 #   scripts/deps.sh --clang    clang with libFuzzer and clang-tidy as well, for scripts/test.sh --all and scripts/tidy.sh
+#   scripts/deps.sh --coverage what scripts/coverage.sh counts lines with as well
 #   scripts/deps.sh --aarch64  a compiler for 64-bit ARM and an emulator as well, and the ARM libraries of the same list
 #                              in build/aarch64-root. On Debian only: Ubuntu has ARM packages on other servers
 #   scripts/deps.sh --packages what scripts/package.sh needs for all its packages, and their tests on clean systems
@@ -23,13 +24,14 @@ clang_packages=(clang clang-tidy libclang-rt-dev)
 case "${1:-}" in
   "") ;;
   --clang) packages+=("${clang_packages[@]}") ;;
+  --coverage) packages+=(gcovr) ;;
   --demo) packages=(openmpi-bin python3 python3-numpy) ;;
   --aarch64)
     grep -qx 'ID=debian' /etc/os-release 2>/dev/null ||
       { echo "scripts/deps.sh --aarch64 takes libraries from Debian's archive: use a Debian 12" >&2; exit 2; }
     packages+=(g++-aarch64-linux-gnu qemu-user jq zstd) ;;
   --packages) packages+=(dpkg-dev zstd mmdebstrap python3-venv) ;;
-  *) echo "usage: scripts/deps.sh [--demo | --clang | --aarch64 | --packages]" >&2; exit 2 ;;
+  *) echo "usage: scripts/deps.sh [--demo | --clang | --coverage | --aarch64 | --packages]" >&2; exit 2 ;;
 esac
 
 installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed'; }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # scripts/test.sh             installs, builds and runs every test that is not labelled slow
-# scripts/test.sh --sanitize  the tests of the layers below cli/ under the address and undefined-behaviour sanitizers
+# scripts/test.sh --sanitize  the tests of the layers below cli/, and each form that the program writes, under the address
+#                             and undefined-behaviour sanitizers
 # scripts/test.sh --times     every test that is not labelled slow, one after the other: the CPU-seconds of each next to
 #                             those in tests/durations.txt, which `--times --write` replaces
 # scripts/test.sh --aarch64   formats and quantize cross-compiled for 64-bit ARM, and their tests in an emulator. On
@@ -38,8 +39,8 @@ case "${1:-}" in
     exit ;;
   --sanitize)
     scripts/deps.sh
-    scripts/build.sh asan unit_tests
-    run_quick asan -E '^(cli\.|differential)'  # they run the program
+    scripts/build.sh asan unit_tests ingot_cli
+    run_quick asan -E '^(cli\.|differential(\.self)?$)'
     exit ;;
   --times)
     scripts/deps.sh
