@@ -121,6 +121,10 @@ void quant_algo(const RuleInput& input) {
   const Statement statement = statement_of(input);
   if (!statement.object.contains("quant_algo")) return;
   const std::string& name = statement.block.algo_name();
+  if (name.empty())
+    return input.report_file(statement.file, kUnsupported,
+                             "says quant_algo {}, which no loader knows",
+                             statement.object.at("quant_algo").dump());
   if (!is_known_algo(input, name))
     return input.report_file(statement.file, kUnsupported, "says {}",
                              formats::unknown_algo(statement.object));

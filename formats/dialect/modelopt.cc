@@ -331,13 +331,21 @@ bool ModeloptStatement::lacks_list() const {
 }
 
 std::string unknown_algo(const Json& body) {
-  const std::string name = algo_name_in(body);
-  std::vector<std::string_view> known = row_names(kModeloptStorage, &StorageRow::config_name);
-  known.push_back(kModeloptMixed);
-  return fmt::format(
-      "quant_algo {}, which no loader knows{}",
-      name.empty() ? json_member(body, "quant_algo").dump() : fmt::format("'{}'", name),
-      did_you_mean(name, known));
+  const auto fault_of = [](const std::string& name) -> std::string {
+    if (name.empty() || name == kModeloptMixed || find_storage(kModeloptDialect, name) != nullptr)
+      return {};
+    std::vector<std::string_view> known = row_names(kModeloptStorage, &StorageRow::config_name);
+    known.push_back(kModeloptMixed);
+    return fmt::format("quant_algo '{}', which no loader knows{}", name, did_you_mean(name, known));
+  };
+  std::string fault = fault_of(algo_name_in(body));
+  const Json& layers = json_member(body, "quantized_layers");
+  if (!layers.is_object()) return fault;
+  for (const auto& [module, layer] : layers.items()) {
+    if (!fault.empty()) break;
+    fault = fault_of(algo_name_in(layer));
+  }
+  return fault;
 }
 
 std::uint64_t modelopt_group_size(const StorageRow& algo) {

@@ -82,8 +82,8 @@ struct ModeloptStatement {
   ModeloptStatement(const Json& json, const char* its_file, const char* its_list);
 };
 
-/// `quant_algo 'NVPF4', which no loader knows; did you mean NVFP4?`, of a block whose algorithm no
-/// row has.
+/// `quant_algo 'NVPF4', which no loader knows; did you mean NVFP4?`: the first algorithm that a
+/// block says, of all or of a module that it lists, and no row has; empty where there is none.
 std::string unknown_algo(const Json& body);
 
 /// Numbers that share a scale in a row of such weights; 0: there are no groups.
