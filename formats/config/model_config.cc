@@ -120,6 +120,7 @@ RopeConfig read_rope(const ConfigKeys& keys) {
     for (const char* key : {"type", "rope_type"}) {
       if (std::string type = scaling->text(key, ""); !type.empty()) rope.type = std::move(type);
     }
+    if (rope.type == "deepseek_yarn") rope.type = "yarn";  // Sarvam
     // Positions of text alone are turned as by default.
     if (rope.type == "mrope") rope.type = "default";
     rope.factor = real(*scaling, "factor");

@@ -148,11 +148,19 @@ Translated sparse_blocks(const Json& keys) {
   return said;
 }
 
-// MiniMax-M3: the gate has always been the clamped one.
-Translated clamped_gate(const Json& keys) {
+// The gate of MiniMax-M3 has always been the clamped one, and that of Gemma GELU by tanh.
+Translated older_gates(const Json& keys) {
   constexpr const char* kGate = "hidden_act";
-  if (!is_of(keys, "minimax_m3_vl") || json_member(keys, kGate) != "silu") return std::nullopt;
-  return Translation{{{kGate, "swigluoai"}}, {}, /*is_rule=*/true};
+  struct Gate {
+    std::string_view model_type, said, meant;
+  };
+  constexpr std::array kGates = {Gate{"minimax_m3_vl", "silu", "swigluoai"},
+                                 Gate{"gemma", "gelu", "gelu_pytorch_tanh"}};
+  const auto gate = std::ranges::find_if(kGates, [&](const Gate& one) {
+    return is_of(keys, one.model_type) && json_member(keys, kGate) == one.said;
+  });
+  if (gate == kGates.end()) return std::nullopt;
+  return Translation{{{kGate, gate->meant}}, {}, /*is_rule=*/true};
 }
 
 // Nemotron-H: a letter for each layer, of the model or of a step of prediction.
@@ -227,7 +235,7 @@ Translated full_heads(const Json& keys) {
 // and the last one whatever the list says.
 Translated full_last_layer(const Json& keys) {
   constexpr std::uint64_t kEvery = 6;
-  if (!is_of(keys, "gemma4")) return std::nullopt;
+  if (!is_of(keys, "gemma4") && !is_of(keys, "gemma4_unified")) return std::nullopt;
   const auto n_layers = whole_number(json_member(keys, "num_hidden_layers"), kMostLayers);
   Json types = json_member(keys, kLayerTypes);
   const bool is_said = !types.is_null();
@@ -443,13 +451,79 @@ Translated inner_objects(const Json& keys) {
   return said.values.empty() ? std::nullopt : Translated(std::move(said));
 }
 
-constexpr std::array kTranslations = {
-    compress_ratios,  hash_layers,          two_ropes,           sparse_blocks,
-    clamped_gate,     layer_letters<false>, layer_letters<true>, sliding_heads,
-    full_heads,       full_last_layer,      rope_by_layer,       mimo_windows,
-    mimo_mixtures,    mimo_ropes,           mimo_window,         listed_layers,
-    linear_words,     linear_head_of_ling,  windows_by_pattern,  kinds_of_mlp,
-    automatic_widths, inner_objects};
+// Flint: kinds of attention, and dense layers, where no list says which.
+Translated layers_of_flint(const Json& keys) {
+  constexpr const char* kDense = "mlp_only_layers";
+  const auto n_layers = whole_number(json_member(keys, "num_hidden_layers"), kMostLayers);
+  if (!is_of(keys, "flint") || !n_layers) return std::nullopt;
+  Json types = Json::array(), dense = Json::array();
+  for (std::uint64_t i = 0; i < *n_layers; ++i) {
+    types.push_back(i < 2 || i % 4 == 1 || i + 1 == *n_layers ? kFull : kSliding);
+    if (i < 2) dense.push_back(i);
+  }
+  Translation said{{}, {}};
+  if (json_member(keys, kLayerTypes).is_null())
+    said.values.emplace_back(kLayerTypes, std::move(types));
+  if (json_member(keys, kDense).is_null()) said.values.emplace_back(kDense, std::move(dense));
+  return said.values.empty() ? std::nullopt : Translated(std::move(said));
+}
+
+// LFM2: numbers of the layers with attention; without them all have it.
+Translated attention_by_number(const Json& keys) {
+  constexpr const char* kNumbers = "full_attn_idxs";
+  const auto n_layers = whole_number(json_member(keys, "num_hidden_layers"), kMostLayers);
+  if (!is_of(keys, "lfm2") || !n_layers || !json_member(keys, kLayerTypes).is_null())
+    return std::nullopt;
+  const Json& numbers = json_member(keys, kNumbers);
+  Json types = Json::array();
+  for (std::uint64_t i = 0; i < *n_layers; ++i) {
+    const bool is_full =
+        !numbers.is_array() || std::ranges::find(numbers, Json(i)) != numbers.end();
+    types.push_back(is_full ? kFull : "conv");
+  }
+  return Translation{{{kLayerTypes, std::move(types)}}, {kNumbers}};
+}
+
+// LFM2: the width of MLPs is two thirds of what the config says, times a factor and up to a
+// multiple.
+Translated adjusted_width(const Json& keys) {
+  constexpr const char *kIs = "block_auto_adjust_ff_dim", *kWidth = "intermediate_size",
+                       *kOwn = "block_ff_dim", *kFactor = "block_ffn_dim_multiplier",
+                       *kStep = "block_multiple_of";
+  if (!is_of(keys, "lfm2")) return std::nullopt;
+  const Json& own = json_member(keys, kOwn);
+  const auto said =
+      whole_number(own.is_null() ? json_member(keys, kWidth) : own, ConfigKeys::kMaxWidth);
+  if (!said || (own.is_null() && json_member(keys, kIs) != true)) return std::nullopt;
+  if (json_member(keys, kIs) != true)
+    return Translation{{{kWidth, *said}}, {kOwn}, /*is_rule=*/true};
+  std::uint64_t width = 2 * *said / 3;
+  const Json factor = keys.contains(kFactor) ? keys.at(kFactor) : Json(1.0);
+  const auto step = whole_number(json_member(keys, kStep), ConfigKeys::kMaxWidth).value_or(256);
+  if (factor.is_number() && factor >= 0 && factor <= 1e6 && step > 0) {
+    width = static_cast<std::uint64_t>(factor.get<double>() * static_cast<double>(width));
+    width = (width + step - 1) / step * step;
+  }
+  return Translation{{{kWidth, width}, {kIs, false}}, {kOwn}, /*is_rule=*/true};
+}
+
+// OLMo Hybrid: layers have no positions where the base of rope is null.
+Translated null_theta(const Json& keys) {
+  const Json& rope = json_member(keys, kRope);
+  const auto theta = rope.is_object() ? rope.find("rope_theta") : rope.end();
+  if (!is_of(keys, "olmo_hybrid") || theta == rope.end() || !theta->is_null()) return std::nullopt;
+  return Translation{{{"has_rope", false}}, {}, /*is_rule=*/true};
+}
+
+constexpr std::array kTranslations = {compress_ratios,     hash_layers,     two_ropes,
+                                      sparse_blocks,       older_gates,     layer_letters<false>,
+                                      layer_letters<true>, sliding_heads,   full_heads,
+                                      full_last_layer,     rope_by_layer,   mimo_windows,
+                                      mimo_mixtures,       mimo_ropes,      mimo_window,
+                                      listed_layers,       linear_words,    linear_head_of_ling,
+                                      windows_by_pattern,  kinds_of_mlp,    automatic_widths,
+                                      inner_objects,       layers_of_flint, attention_by_number,
+                                      adjusted_width,      null_theta};
 
 const Json& value_at(const Json& keys, std::string_view path) {
   const std::size_t dot = path.find('.');

@@ -243,9 +243,9 @@ class NameGrammar {
   struct Words {
     std::vector<std::string> layer, mtp, expert;
   };
-  /// Words that end with a number below a key of config.json.
+  /// Words that end with a number below a key of config.json, behind a certain part of a pattern.
   struct CountedWord {
-    std::string head, mark;
+    std::string before, head, mark;
     Width count;
   };
   struct NumberedName;

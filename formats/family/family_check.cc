@@ -9,6 +9,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/words.h"
+#include "formats/config/keys.h"
 
 namespace ingot::formats {
 namespace {
@@ -221,10 +222,11 @@ void require_marks(const FamilyRow& row) {
     const std::string_view mark = mark_of(word);
     const std::string_view head = word.substr(0, word.size() - mark.size());
     const bool is_known = std::ranges::find(kMarks, mark) != kMarks.end();
-    // A key has something before it, so that no misspelt mark is one.
+    // A key has something before it, or every config knows it, so that no misspelt mark is one.
+    const std::string_view key = mark.size() > 2 ? mark.substr(1, mark.size() - 2) : mark;
     const bool is_mark =
         is_known ? head.empty()
-                 : !head.empty() && mark.size() > 2 && is_plain(mark.substr(1, mark.size() - 2));
+                 : mark.size() > 2 && is_plain(key) && (!head.empty() || find_key(key) != nullptr);
     if (!is_plain(head) || (!mark.empty() && !is_mark)) {
       refuse(row,
              "has '{}': a word between dots has letters, digits, _ and -, or is one of {{layer}}, "
@@ -242,14 +244,16 @@ void require_marks(const FamilyRow& row) {
 
 std::string require_consistent(const std::vector<FamilyRow>& rows, std::string_view mtp_layers,
                                const Yaml& root) {
-  // The word before a number decides its meaning.
+  // The word before a number decides its meaning, and all words before one below a key.
   std::map<std::string_view, std::string_view> meaning;
   for (const FamilyRow& row : rows) {
     require_sound(row);
     std::string_view before;
     for (const std::string_view word : name_words(row.rule.pattern)) {
       if (const std::string_view mark = mark_of(word); !mark.empty()) {
-        const auto place = mark == word ? before : word.substr(0, word.size() - mark.size());
+        const bool is_known = std::ranges::find(kMarks, mark) != kMarks.end();
+        const std::string_view pattern = row.rule.pattern;
+        const auto place = is_known ? before : pattern.substr(0, pattern.find(mark));
         const auto [known, is_new] = meaning.emplace(place, mark);
         if (!is_new && known->second != mark) {
           refuse(row,

@@ -403,8 +403,8 @@ class Table final : public FamilyTable {
     rule.any_shape = value.is_text() && value.text("shape") == "any";
     if (rule.any_shape) return;
     const std::span<const Yaml> sides = value.list("shape");
-    if (sides.empty() || sides.size() > kMaxRuleDimensions)
-      value.refuse("a shape has 1 to {} dimensions", kMaxRuleDimensions);
+    if (sides.size() > kMaxRuleDimensions)
+      value.refuse("a shape has at most {} dimensions", kMaxRuleDimensions);
     for (std::size_t i = 0; i < sides.size(); ++i) rule.shape[i] = width(sides[i]);
   }
 

@@ -68,8 +68,9 @@ NameGrammar::NumberedName NameGrammar::split_numbers(std::string_view name) cons
       result.pattern += kExpertMark;
     } else {
       const auto number_in = [&](const CountedWord& word) {
-        return component.starts_with(word.head) ? number_of(component.substr(word.head.size()))
-                                                : std::nullopt;
+        return result.pattern == word.before && component.starts_with(word.head)
+                   ? number_of(component.substr(word.head.size()))
+                   : std::nullopt;
       };
       const auto counted = std::ranges::find_if(
           counted_, [&](const CountedWord& word) { return number_in(word).has_value(); });
@@ -99,8 +100,11 @@ NameGrammar::NameGrammar(const Family& family, const ModelConfig& config)
     sorted[std::string(rule.pattern)].push_back(&rule);
     const std::string_view mark = key_mark(rule.pattern);
     if (mark.empty()) continue;
-    const std::string_view before = rule.pattern.substr(0, rule.pattern.find(mark));
-    counted_.push_back({.head = std::string(name_words(before).back()),
+    std::string_view before = rule.pattern.substr(0, rule.pattern.find(mark));
+    const std::string_view head = before.substr(before.rfind('.') + 1);
+    before.remove_suffix(head.size());
+    counted_.push_back({.before = std::string(before),
+                        .head = std::string(head),
                         .mark = std::string(mark),
                         .count = count_of(mark, family)});
   }

@@ -76,6 +76,9 @@
   X(kKBias, "k-bias", kAttentionBias) \
   X(kVBias, "v-bias", kAttentionBias) \
   X(kOBias, "o-bias", kAttentionBias) \
+  X(kQkvBias, "qkv-bias", kAttentionBias) /* of queries, then of keys, then of values */ \
+  X(kQNormBias, "q-norm-bias", kQNorm) \
+  X(kKNormBias, "k-norm-bias", kKNorm) \
   X(kLatentGate, "latent-gate", kLinearAttentionState) \
   X(kDistanceProj, "distance-proj", kOther) \
   X(kDistanceTable, "distance-table", kOther) \
@@ -158,6 +161,10 @@
   X(kDenseGateBias, "dense-gate-bias", kOther) \
   X(kDenseUpBias, "dense-up-bias", kOther) \
   X(kDenseDownBias, "dense-down-bias", kOther) \
+  X(kXieluPositive, "xielu-positive", kOther) \
+  X(kXieluNegative, "xielu-negative", kOther) \
+  X(kXieluSlope, "xielu-slope", kOther) \
+  X(kXieluLeast, "xielu-least", kOther) \
   X(kHeadBias, "head-bias", kOther) \
   X(kMixtureBias, "mixture-bias", kOther) \
   X(kKvProj, "kv-proj", kKProj) \

@@ -244,7 +244,10 @@ const Json& config_value(const ModelConfig& config, std::string_view path) {
     return json_member(*value, spelling_in(*value, path));
   while (true) {
     const std::size_t dot = path.find('.');
-    value = &json_member(*value, path.substr(0, dot));
+    const std::string_view word = path.substr(0, dot);
+    const auto entry = value->is_array() ? number_from<std::uint64_t>(word) : std::nullopt;
+    const bool is_there = entry && *entry < value->size();
+    value = is_there ? &(*value)[static_cast<std::size_t>(*entry)] : &json_member(*value, word);
     if (dot == std::string_view::npos) return *value;
     path.remove_prefix(dot + 1);
   }

@@ -64,7 +64,7 @@ std::string numbered_name(std::string_view pattern, const WeightPlace& place) {
   };
   put(formats::kLayerMark, place.layer);
   put(formats::kExpertMark, place.expert);
-  if (place.part) put(formats::key_mark(pattern), place.part);
+  if (const auto mark = formats::key_mark(pattern); !mark.empty()) put(mark, place.part);
   return name;
 }
 

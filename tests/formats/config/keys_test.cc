@@ -357,6 +357,54 @@ TEST(ReleasedWords, AutomaticWidthsOfStateSpacesAreNumbers) {
   EXPECT_EQ(released(none), parse_json(none, ""));
 }
 
+TEST(ReleasedWords, GeluOfGemmaIsByTanh) {
+  const auto gate = [](const char* type) {
+    return released(fmt::format(R"({{"model_type": "{}", "hidden_act": "gelu"}})", type))
+        .at("hidden_act");
+  };
+  EXPECT_EQ(gate("gemma"), "gelu_pytorch_tanh");
+  EXPECT_EQ(gate("nemotron"), "gelu");
+}
+
+TEST(ReleasedWords, LayersOfFlintFollowFromTheirNumber) {
+  const std::string rest = R"("model_type": "flint", "num_hidden_layers": 8)";
+  const char* const full = "full_attention";
+  const char* const sliding = "sliding_attention";
+  EXPECT_EQ(released("{" + rest + "}").at("layer_types"),
+            Json({full, full, sliding, sliding, sliding, full, sliding, full}));
+  EXPECT_EQ(released("{" + rest + "}").at("mlp_only_layers"), Json({0, 1}));
+  const Json said =
+      released(R"({"layer_types": ["full_attention"], "mlp_only_layers": [], )" + rest + "}");
+  EXPECT_EQ(said.at("layer_types"), Json({full}));
+  EXPECT_EQ(said.at("mlp_only_layers"), Json::array());
+}
+
+TEST(ReleasedWords, WidthsAndLayersOfLfm2AreUsualOnes) {
+  const std::string rest = R"("model_type": "lfm2", "num_hidden_layers": 3})";
+  const Json adjusted = released(R"({"block_ff_dim": 126, "block_auto_adjust_ff_dim": true,
+      "block_multiple_of": 10, "block_ffn_dim_multiplier": 1.5, "full_attn_idxs": [1], )" +
+                                 rest);
+  EXPECT_EQ(adjusted.at("intermediate_size"), 130);
+  EXPECT_EQ(adjusted.at("layer_types"), Json({"conv", "full_attention", "conv"}));
+  // Once more the words mean the same.
+  EXPECT_EQ(released(adjusted.dump()), adjusted);
+  EXPECT_EQ(released(R"({"block_ff_dim": 126, )" + rest).at("intermediate_size"), 126);
+  EXPECT_EQ(released(R"({"intermediate_size": 300, "block_auto_adjust_ff_dim": true, )" + rest)
+                .at("intermediate_size"),
+            256);
+  EXPECT_EQ(released("{" + rest).at("layer_types"),
+            Json({"full_attention", "full_attention", "full_attention"}));
+}
+
+TEST(ReleasedWords, OlmoHybridHasNoPositionsWithoutABase) {
+  const auto keys = [](const char* rope) {
+    return released(fmt::format(R"({{"model_type": "olmo_hybrid", "rope_parameters": {}}})", rope));
+  };
+  EXPECT_EQ(keys(R"({"rope_theta": null})").at("has_rope"), false);
+  EXPECT_FALSE(keys(R"({"rope_theta": 10000})").contains("has_rope"));
+  EXPECT_FALSE(keys("null").contains("has_rope"));
+}
+
 TEST(ReleasedWords, DenseLayersOfExaoneAreListed) {
   const Json kinds = {"dense", "dense", "sparse"};
   for (const char* said :

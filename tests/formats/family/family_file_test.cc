@@ -313,7 +313,7 @@ TEST(FamilyFile, RefusesRowsThatAreWrong) {
   expect_rows_refused(row("name: a, role: head, cut: rows"), {"line 4", "did you mean row"});
   expect_rows_refused(row("name: a, role: head, dtype: F33"), {"there is no dtype 'F33'"});
   expect_rows_refused(row("name: a, role: head, quantized: 2"), {"neither true nor false"});
-  expect_rows_refused(row("name: a, role: head, shape: []"), {"1 to 4 dimensions"});
+  expect_rows_refused(row("name: a, role: head, shape: [1, 1, 1, 1, 1]"), {"at most 4 dimensions"});
   expect_rows_refused(row("name: a, role: head, shape: [1], quantized: true"), {"no matrix"});
   expect_rows_refused(row("name: a, role: head, shape: [1, 2], stack: input-major"),
                       {"three dimensions"});
