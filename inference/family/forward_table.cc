@@ -135,10 +135,11 @@ LayerSpec layer_of(const formats::Family& family, const DecoderSpec& model, std:
     if (!formats::is_in_layer(part.where, model.config, layer) || !parameters.flag("when", true))
       continue;
     BlockSpec block{.body = body_of(model, parameters, layer),
-                    .norms_input = model.norms_input,
-                    .norms_output = model.norms_output};
+                    .norms_input = parameters.flag("norms_input", model.norms_input),
+                    .norms_output = parameters.flag("norms_output", model.norms_output)};
     if (const auto factor = parameters.real("normed_residual"))
       block.normed_residual = static_cast<float>(*factor);
+    block.input_factor = static_cast<float>(parameters.real("input_factor").value_or(1));
     block.output_factor = static_cast<float>(parameters.real("output_factor").value_or(1));
     if (forward.are_blocks) {
       block.number = static_cast<std::uint8_t>(parameters.count("number", 0, {0, 255}));

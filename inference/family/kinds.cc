@@ -93,6 +93,8 @@ void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
   constexpr std::array kForms = {
       ParameterRow<GateForm>{"limits_silu", &GateForm::limits_silu},
       ParameterRow<GateForm>{"gelu", &GateForm::is_gelu},
+      ParameterRow<GateForm>{"xielu", &GateForm::is_xielu},
+      ParameterRow<GateForm>{"gate_factor", &GateForm::gate_factor, kAnyReal},
       ParameterRow<GateForm>{"slope", &GateForm::alpha, kFinite},
       ParameterRow<GateForm>{"up_offset", &GateForm::up_offset, kAnyReal}};
   static_cast<void>(mlp.has("width"));

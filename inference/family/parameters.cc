@@ -23,8 +23,13 @@ void Parameters::refuse(int line, const std::string& fact) const {
 const Json& value_of(const formats::ModelConfig& config, std::string_view key) {
   for (std::size_t at = key.find('.'); at != std::string_view::npos; at = key.find('.', at + 1)) {
     const Json& outer = formats::config_value(config, key.substr(0, at));
-    if (!outer.is_null() && !outer.is_object())
+    if (!outer.is_null() && !outer.is_structured())
       refuse(fmt::format("'{}' is not an object", key.substr(0, at)));
+    const std::string_view word = key.substr(at + 1, key.find('.', at + 1) - at - 1);
+    const auto entry = number_from<std::uint64_t>(word);
+    if (outer.is_array() && (!entry || *entry >= outer.size()))
+      refuse(fmt::format("'{}' has {} entries, and none of number {}", key.substr(0, at),
+                         outer.size(), word));
   }
   return formats::config_value(config, key);
 }
@@ -85,7 +90,9 @@ std::optional<double> Parameters::real(std::string_view name, Limits limits) {
     said = &(*said)[*layer_];
     if (said->is_null()) return 0;
   }
-  if (said->is_null()) {
+  // transformers 5 writes {"__float__": "Infinity"} for no limit.
+  const bool is_endless = formats::json_member(*said, "__float__") == "Infinity";
+  if (said->is_null() || is_endless) {
     if (at == std::string::npos) return std::nullopt;
     return literal(*value, std::string_view(text).substr(at + kDefault.size()));
   }

@@ -44,6 +44,7 @@ Mlp dense_mlp(const BlockWeights& weights, const StepContext& context, const Mlp
   const Range mine = tensor_part(context.rank, spec.width, "inner features of an MLP");
   Mlp mlp = Mlp::load(weights, context, Mlp::kDense, spec, mine);
   mlp.load_biases(weights, context, Mlp::kDense, spec.width, mine);
+  if (spec.gate.is_xielu) mlp.load_xielu(weights);
   if (weights.expects(FineRole::kDenseScale))
     mlp.scale = weights.vector(FineRole::kDenseScale, {1}).front();
   return mlp;
@@ -176,7 +177,12 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
     // The block's output goes back into the streams, or is added to the one that there is.
     const BlockSpec& spec = context.spec.layers[layer_].blocks[i];
     const Matrix& x = inputs[block.input_of.value_or(i)];
-    Matrix out = run(block, step, x);
+    Matrix scaled;
+    if (spec.input_factor != 1.0F) {
+      scaled = x;
+      scale_rounded(context.profile, spec.input_factor, scaled);
+    }
+    Matrix out = run(block, step, spec.input_factor != 1.0F ? scaled : x);
     scale_rounded(context.profile, spec.output_factor, out);
     if (spec.normed_residual) {
       hidden = x;

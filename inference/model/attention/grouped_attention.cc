@@ -29,7 +29,8 @@ namespace {
 
 constexpr std::array kHeadNorms = {
     Word<HeadNorm>{"none", HeadNorm::kNone}, Word<HeadNorm>{"each", HeadNorm::kPerHead},
-    Word<HeadNorm>{"all", HeadNorm::kAllHeads}, Word<HeadNorm>{"plain", HeadNorm::kPlain}};
+    Word<HeadNorm>{"all", HeadNorm::kAllHeads}, Word<HeadNorm>{"plain", HeadNorm::kPlain},
+    Word<HeadNorm>{"layer", HeadNorm::kLayer}};
 
 constexpr std::array kGroupedRows = {
     ParameterRow<GroupedSpec>{"norms_after_rope", &GroupedSpec::norms_after_rope},
@@ -73,8 +74,11 @@ class GqaAttention final : public Mixer {
 
  private:
   void load_norms(const BlockWeights& weights, const StepContext& context);
+  /// Biases of queries, keys and values that are one tensor.
+  void load_joined_bias(const BlockWeights& weights, const BlockWeights::Rows& q,
+                        const BlockWeights::Rows& k, const BlockWeights::Rows& v);
   /// Normalizes and rotates the heads of one projection.
-  void finish_heads(const LayerStep& step, std::span<const float> norm, const RopeAngles& angles,
+  void finish_heads(const LayerStep& step, const HiddenNorm& norm, const RopeAngles& angles,
                     Matrix& heads) const;
   void split_gates(Matrix& queries, Matrix& gates) const;
   /// Logits by distance of one head for the rows of a run: [rows, extent].
@@ -94,14 +98,20 @@ class GqaAttention final : public Mixer {
   std::vector<float> distance_table_;  ///< [values, extent]
   ShortConvolution key_convolution_, value_convolution_;
   std::vector<float> q_bias_, k_bias_, v_bias_, o_bias_;
-  std::vector<float> q_norm_, k_norm_, sinks_;
+  std::vector<float> sinks_;
+  HiddenNorm q_norm_, k_norm_;
 };
 
-// `alpha` of dynamic rope stretches its base once, whatever the length.
+// `alpha` of dynamic rope stretches its base once, whatever the length. Without it the base grows
+// behind the last position that the config has, which no context reaches.
 void stretch_by_alpha(ModelConfig& config) {
   const auto scaling = rope_fields(config);
   const double alpha = scaling ? scaling->optional_real("alpha", 0, 1e9).value_or(0) : 0;
-  if (config.rope.type != "dynamic" || alpha <= 0) return;
+  if (config.rope.type != "dynamic" || (alpha <= 0 && config.max_position_embeddings == 0)) return;
+  if (alpha <= 0) {
+    config.rope.type = "default";
+    return;
+  }
   const auto width = static_cast<double>(of_heads(config.head_dim, "head_dim"));
   if (width <= 2) refuse("'head_dim' is too small for 'alpha' of rope");
   config.rope.type = "default";
@@ -224,6 +234,8 @@ GroupedSpec GqaAttention::read(const DecoderSpec& model, Parameters& parameters,
     spec.softmax_scale = 1.0F / static_cast<float>(spec.head_dim);
   if (const auto width = parameters.real("scaled_by_root_of", {1e-9, 1e9}))
     spec.softmax_scale = static_cast<float>(1 / std::sqrt(*width));
+  if (const auto factor = parameters.real("query_factor", {1e-9, 1e9}))
+    spec.softmax_scale *= static_cast<float>(*factor);
   if (const auto cap = parameters.real("score_cap", {1e-6, 1e9}))
     spec.score_cap = static_cast<float>(*cap);
   if (const auto most = parameters.real("clip", {1e-6, 1e9})) spec.clip = static_cast<float>(*most);
@@ -284,12 +296,14 @@ GqaAttention::GqaAttention(const BlockWeights& weights, const StepContext& conte
                                   rows_of(kv_heads, spec_.value_dim)};
   const auto load = [&](FineRole bias_role, const BlockWeights::Rows& rows,
                         std::vector<float>& bias) {
-    if (spec_.biases || weights.expects(bias_role))
+    const bool is_joined = weights.expects(FineRole::kQkvBias);
+    if ((spec_.biases && !is_joined) || weights.expects(bias_role))
       bias = weights.vector_part(bias_role, rows.count, rows.mine);
   };
   load(FineRole::kQBias, q_rows, q_bias_);
   load(FineRole::kKBias, k_rows, k_bias_);
   load(FineRole::kVBias, v_rows, v_bias_);
+  if (weights.expects(FineRole::kQkvBias)) load_joined_bias(weights, q_rows, k_rows, v_rows);
   if (spec_.experts > 0) {
     experts_.emplace(weights, context, spec_);
     std::vector<Linear> each = weights.linears(FineRole::kKvProj, {k_rows, v_rows}, hidden);
@@ -335,17 +349,74 @@ GqaAttention::GqaAttention(const BlockWeights& weights, const StepContext& conte
   }
 }
 
+void GqaAttention::load_joined_bias(const BlockWeights& weights, const BlockWeights::Rows& q,
+                                    const BlockWeights::Rows& k, const BlockWeights::Rows& v) {
+  const std::size_t all = q.count + k.count + v.count;
+  const std::size_t mine = q.mine.count + k.mine.count + v.mine.count;
+  // A rank's own slice has its own parts, one behind the other.
+  const bool is_slice =
+      weights.store().shape_of(weights.name(FineRole::kQkvBias)) == formats::Shape{mine};
+  const std::vector<float> values = weights.vector(FineRole::kQkvBias, {is_slice ? mine : all});
+  auto at = values.begin();
+  const auto take = [&](const BlockWeights::Rows& rows, std::vector<float>& bias) {
+    const auto first = at + static_cast<std::ptrdiff_t>(is_slice ? 0 : rows.mine.first);
+    bias.assign(first, first + static_cast<std::ptrdiff_t>(rows.mine.count));
+    at += static_cast<std::ptrdiff_t>(is_slice ? rows.mine.count : rows.count);
+  };
+  take(q, q_bias_);
+  take(k, k_bias_);
+  take(v, v_bias_);
+}
+
+namespace {
+
+struct HeadRows {
+  std::size_t all = 0;
+  Range mine;
+  std::size_t width = 0;
+};
+
+// Layer norms of this rank's heads: the weights of one head for all, or of each.
+HiddenNorm layer_norms_of_heads(const BlockWeights& weights, const ModelSpec& model, Role role,
+                                FineRole bias, const HeadRows& heads) {
+  HiddenNorm norm;
+  const std::size_t width = heads.width, n = heads.mine.count;
+  const std::string first = weights.name(role, 0);
+  if (heads.all > 1 && first != weights.name(role, 1)) {
+    for (std::size_t h = heads.mine.first; h < heads.mine.first + n; ++h) {
+      const std::string name = weights.name(role, static_cast<std::uint32_t>(h));
+      const std::vector<float> own = weights.store().vector(name, {width});
+      norm.weight.insert(norm.weight.end(), own.begin(), own.end());
+    }
+  } else if (const formats::Shape shape = weights.store().shape_of(first); shape.size() == 2) {
+    const bool is_slice = shape.front() == n;
+    const std::vector<float> all = weights.vector(role, {is_slice ? n : heads.all, width});
+    const std::size_t from = is_slice ? 0 : heads.mine.first * width;
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(from);
+    norm.weight.assign(begin, begin + static_cast<std::ptrdiff_t>(n * width));
+  } else {
+    norm.weight = weights.vector(role, {width});
+  }
+  for (float& value : norm.weight) value += model.norm.adds;
+  norm.bias = weights.expects(bias) ? weights.vector(bias, {width})
+                                    : std::vector<float>(norm.weight.size());
+  return norm;
+}
+
+}  // namespace
+
 void GqaAttention::load_norms(const BlockWeights& weights, const StepContext& context) {
   const std::size_t width = spec_.head_dim;
   const auto load = [&](Role role, std::size_t n) {
     return norm_weights(weights, context.spec, role, n);
   };
+  const Range heads{first_head_, heads_}, kv_heads = key_head_part(context.rank, spec_.kv_heads);
   switch (spec_.norms) {
     case HeadNorm::kNone:
       return;
     case HeadNorm::kPerHead:
-      q_norm_ = load(Role::kQNorm, width);
-      k_norm_ = load(Role::kKNorm, width);
+      q_norm_.weight = load(Role::kQNorm, width);
+      k_norm_.weight = load(Role::kKNorm, width);
       return;
     case HeadNorm::kAllHeads: {
       const auto load_part = [&](Role role, std::size_t n_heads, const Range& mine) {
@@ -354,21 +425,37 @@ void GqaAttention::load_norms(const BlockWeights& weights, const StepContext& co
         for (float& value : values) value += context.spec.norm.adds;
         return values;
       };
-      q_norm_ = load_part(Role::kQNorm, spec_.heads, {first_head_, heads_});
-      k_norm_ =
-          load_part(Role::kKNorm, spec_.kv_heads, key_head_part(context.rank, spec_.kv_heads));
+      q_norm_.weight = load_part(Role::kQNorm, spec_.heads, heads);
+      k_norm_.weight = load_part(Role::kKNorm, spec_.kv_heads, kv_heads);
       return;
     }
     case HeadNorm::kPlain:
-      q_norm_ = k_norm_ = std::vector<float>(width, 1.0F);
+      q_norm_.weight = k_norm_.weight = std::vector<float>(width, 1.0F);
+      return;
+    case HeadNorm::kLayer:
+      q_norm_ = layer_norms_of_heads(weights, context.spec, Role::kQNorm, FineRole::kQNormBias,
+                                     {spec_.heads, heads, width});
+      k_norm_ = layer_norms_of_heads(weights, context.spec, Role::kKNorm, FineRole::kKNormBias,
+                                     {spec_.kv_heads, kv_heads, width});
       return;
   }
 }
 
-void GqaAttention::finish_heads(const LayerStep& step, std::span<const float> norm,
+void GqaAttention::finish_heads(const LayerStep& step, const HiddenNorm& own,
                                 const RopeAngles& angles, Matrix& heads) const {
   const StepContext& context = step.context;
+  const std::span<const float> norm(own.weight);
   const auto normalize = [&] {
+    if (spec_.norms == HeadNorm::kLayer) {
+      const std::size_t width = spec_.head_dim;
+      for (std::size_t first = 0; first < heads.cols(); first += width) {
+        const std::size_t at = norm.size() == width ? 0 : first;
+        const auto part = heads.columns(first, width);
+        layer_norm(context.profile, part, norm.subspan(at, width),
+                   std::span(own.bias).subspan(at, width), context.spec.norm.eps, part);
+      }
+      return;
+    }
     if (spec_.norms == HeadNorm::kAllHeads) {
       std::vector<float> squares;
       for (std::size_t r = 0; r < heads.rows(); ++r)

@@ -73,7 +73,24 @@ void Mlp::load_biases(const BlockWeights& weights, const StepContext& context, c
   down_bias = values.subspan(n_gate + n_up);
 }
 
+void Mlp::load_xielu(const BlockWeights& weights) {
+  const auto one = [&](FineRole role) {
+    const formats::Shape& shape = weights.store().shape_of(weights.name(role));
+    return weights.vector(role, shape.empty() ? shape : formats::Shape{1}).front();
+  };
+  xielu = {.positive = softplus_f32(one(FineRole::kXieluPositive)),
+           .negative = softplus_f32(one(FineRole::kXieluNegative)),
+           .slope = one(FineRole::kXieluSlope),
+           .least = one(FineRole::kXieluLeast)};
+  xielu.negative += xielu.slope;
+}
+
 namespace {
+
+float xielu_f32(float x, const Mlp::Xielu& by) {
+  if (x > 0) return by.positive * x * x + by.slope * x;
+  return (std::expm1(std::min(x, by.least)) - x) * by.negative + by.slope * x;
+}
 
 // Columns of gate and up that stand in turn.
 void part_in_turn(Matrix& gated, Matrix& raised) {
@@ -91,6 +108,7 @@ void part_in_turn(Matrix& gated, Matrix& raised) {
 // gated <- what goes into down.
 void apply_gate(Profile profile, const GateForm& form, Matrix& gated, Matrix& raised) {
   const std::span<float> gates = gated.values(), ups = raised.values();
+  scale_rounded(profile, form.gate_factor, gated);
   const auto limit = [&](std::span<float> of_gate) {
     for (float& value : of_gate) value = std::min(value, *form.limit);
     for (float& value : ups) value = std::clamp(value, -*form.limit, *form.limit);
@@ -128,10 +146,18 @@ void apply_gate(Profile profile, const GateForm& form, Matrix& gated, Matrix& ra
 
 Matrix Mlp::partial(const StepContext& context, const Matrix& x) const {
   if (gate.empty()) {
-    Matrix squares = rounded_product(context, up, x, up_bias);
-    for (float& value : squares.values()) value = value > 0 ? value * value : 0.0F;
-    round_between(context.profile, squares.values());
-    Matrix out = product(context, down, squares);
+    Matrix inner = rounded_product(context, up, x, up_bias);
+    for (float& value : inner.values()) {
+      if (form.is_gelu) {
+        value = gelu_f32(value);
+      } else if (form.is_xielu) {
+        value = xielu_f32(value, xielu);
+      } else {
+        value = value > 0 ? value * value : 0.0F;
+      }
+    }
+    round_between(context.profile, inner.values());
+    Matrix out = product(context, down, inner);
     add_bias(down_bias, out);
     return out;
   }

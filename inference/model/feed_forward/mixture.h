@@ -18,14 +18,19 @@
 namespace ingot::inference {
 
 /// down(silu(gate x) * up x), or a tensor-parallel part of it: some rows of gate and up, the same
-/// columns of down. Without a gate it is down(relu(up x)^2); without an up its rows stand in turn
-/// with the gate's, in `gate`. GateForm says what else may become of gate and up.
+/// columns of down. Without a gate it is down(relu(up x)^2), or with the function that GateForm
+/// names; without an up its rows stand in turn with the gate's, in `gate`. GateForm says what else
+/// may become of gate and up.
 struct Mlp {
   Linear gate, up, down;
   GateForm form = {};
   std::span<const float> gate_bias = {}, up_bias = {}, down_bias = {};
   /// Factor of the output; partial() leaves it to the caller that adds up the parts.
   float scale = 1.0F;
+  /// x > 0: positive x^2 + slope x; else (e^min(x, least) - 1 - x) negative + slope x.
+  struct Xielu {
+    float positive = 0, negative = 0, slope = 0, least = 0;
+  } xielu = {};
   /// Values that the spans of biases view.
   std::shared_ptr<const std::vector<float>> own_biases = {};
 
@@ -55,6 +60,9 @@ struct Mlp {
   /// sum of all ranks.
   void load_biases(const BlockWeights& weights, const StepContext& context, const Roles& roles,
                    std::size_t width, Range mine);
+
+  /// Reads the numbers of xIELU (arXiv 2411.13010) as transformers stores them.
+  void load_xielu(const BlockWeights& weights);
 
   /// FP32 sums of down's columns: the whole once added up over the ranks that have the others.
   [[nodiscard]] Matrix partial(const StepContext& context, const Matrix& x) const;

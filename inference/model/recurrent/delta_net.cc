@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -38,8 +39,10 @@ struct DeltaNetSpec {
   std::size_t kernel = 0;  ///< tokens of the convolution, the row's own too
   Decay decay = Decay::kSoftplus;
   float decay_floor = 0;
-  bool decay_per_key = false;  ///< true: a decay per key (Kimi); false: one per head
-  bool silu_gate = false;      ///< SiLU for the gate of the normalized output; else sigmoid
+  bool decay_per_key = false;     ///< true: a decay per key (Kimi); false: one per head
+  bool silu_gate = false;         ///< SiLU for the gate of the normalized output; else sigmoid
+  bool twofold_beta = false;      ///< beta is up to 2, so that a state may change its sign
+  std::optional<float> norm_eps;  ///< epsilon of the output's norm; nullopt: the model's
   bool operator==(const DeltaNetSpec&) const = default;
 };
 
@@ -50,7 +53,8 @@ constexpr std::array kDeltaNetRows = {
     ParameterRow<DeltaNetSpec>{"value_dim", &DeltaNetSpec::value_dim},
     ParameterRow<DeltaNetSpec>{"kernel", &DeltaNetSpec::kernel, kKernel},
     ParameterRow<DeltaNetSpec>{"decay_per_key", &DeltaNetSpec::decay_per_key},
-    ParameterRow<DeltaNetSpec>{"silu_gate", &DeltaNetSpec::silu_gate}};
+    ParameterRow<DeltaNetSpec>{"silu_gate", &DeltaNetSpec::silu_gate},
+    ParameterRow<DeltaNetSpec>{"twofold_beta", &DeltaNetSpec::twofold_beta}};
 
 constexpr float kNormalizeEps = 1e-6F;
 
@@ -80,7 +84,7 @@ RecurrentState state_of(const DeltaNetSpec& spec) {
 }
 
 // The delta nets of Qwen3-Next and Qwen3.5 (gated delta net) and of Kimi Linear, Ling 3 and
-// GLM-5.3 (Kimi Delta Attention); transformers 5.23 has them under those names.
+// GLM-5.3 (Kimi Delta Attention), and of OLMo Hybrid; transformers has them under those names.
 //
 //   q, k, v = silu(convolve(projections of x)), q and k normalized, q over sqrt(key_dim)
 //
@@ -144,6 +148,8 @@ class DeltaNet final : public Mixer {
 DeltaNetSpec DeltaNet::read(const DecoderSpec&, Parameters& parameters, std::uint32_t) {
   DeltaNetSpec net;
   parameters.set(net, kDeltaNetRows);
+  if (const auto eps = parameters.real("norm_eps", {1e-12, 1}))
+    net.norm_eps = static_cast<float>(*eps);
   const std::optional<double> floor = parameters.real("decay_floor", {-1e6, 0});
   if (floor && parameters.flag("has_decay_floor", true)) {
     net.decay = Decay::kSigmoid;
@@ -205,8 +211,9 @@ void DeltaNet::load_single(const BlockWeights& weights, std::size_t hidden) {
   mixed_ = {weights.linear(FineRole::kLinearQ, key_values(spec_), hidden),
             weights.linear(FineRole::kLinearK, key_values(spec_), hidden),
             weights.linear(FineRole::kLinearV, value_values(spec_), hidden)};
-  gate_ = through(FineRole::kLinearGate, FineRole::kLinearGateA, FineRole::kLinearGateB,
-                  value_values(spec_));
+  const bool is_z = weights.expects(FineRole::kLinearZ);
+  gate_ = through(is_z ? FineRole::kLinearZ : FineRole::kLinearGate, FineRole::kLinearGateA,
+                  FineRole::kLinearGateB, value_values(spec_));
 }
 
 void DeltaNet::load_convolution(const BlockWeights& weights) {
@@ -301,7 +308,8 @@ Matrix DeltaNet::partial(const LayerStep& step, const Matrix& x) const {
   const StepContext& context = step.context;
   Projected in = project(context, x);
   require_finite(in.mixed, step.layer, "linear attention's projection");
-  for (float& value : in.beta.values()) value = sigmoid_f32(value);
+  for (float& value : in.beta.values())
+    value = sigmoid_f32(value) * (spec_.twofold_beta ? 2.0F : 1.0F);
   round_between(context.profile, in.beta.values());
   to_decays(in.decay);
   const std::size_t keys = key_values(spec_), dk = spec_.key_dim, dv = spec_.value_dim;
@@ -325,13 +333,14 @@ Matrix DeltaNet::partial(const LayerStep& step, const Matrix& x) const {
     });
   }
   require_finite(out, step.layer, "linear attention");
+  const float eps = spec_.norm_eps.value_or(context.spec.norm.eps);
   round_between(context.profile, out.values());
   for (std::size_t r = 0; r < x.rows(); ++r) {
     for (std::size_t h = 0; h < spec_.value_heads; ++h) {
       const auto head = out.row(r).subspan(h * dv, dv);
       const auto gate = std::as_const(in.gate).row(r).subspan(h * dv, dv);
       const float mean = sum_of_squares(head) / static_cast<float>(dv);
-      const float factor = 1.0F / std::sqrt(mean + context.spec.norm.eps);
+      const float factor = 1.0F / std::sqrt(mean + eps);
       for (std::size_t j = 0; j < dv; ++j) {
         head[j] = norm_[j] * (head[j] * factor) *
                   (spec_.silu_gate ? silu_f32(gate[j]) : sigmoid_f32(gate[j]));

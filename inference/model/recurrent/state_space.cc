@@ -1,8 +1,10 @@
 #include "inference/model/recurrent/state_space.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "formats/base/parallel.h"
@@ -32,6 +34,13 @@ constexpr std::array kStateSpaceRows = {
     ParameterRow<StateSpaceSpec>{"kernel", &StateSpaceSpec::kernel, kKernel},
     ParameterRow<StateSpaceSpec>{"norm_groups", &StateSpaceSpec::norm_groups, {0, kMaxCount}},
     ParameterRow<StateSpaceSpec>{"least_step", &StateSpaceSpec::least_step, {0, 1e6}},
+    ParameterRow<StateSpaceSpec>{"has_norm", &StateSpaceSpec::has_norm},
+    ParameterRow<StateSpaceSpec>{"norms_before_gate", &StateSpaceSpec::norms_before_gate},
+    ParameterRow<StateSpaceSpec>{"z_factor", &StateSpaceSpec::z_factor, kAnyReal},
+    ParameterRow<StateSpaceSpec>{"x_factor", &StateSpaceSpec::x_factor, kAnyReal},
+    ParameterRow<StateSpaceSpec>{"b_factor", &StateSpaceSpec::b_factor, kAnyReal},
+    ParameterRow<StateSpaceSpec>{"c_factor", &StateSpaceSpec::c_factor, kAnyReal},
+    ParameterRow<StateSpaceSpec>{"dt_factor", &StateSpaceSpec::dt_factor, kAnyReal},
     ParameterRow<StateSpaceSpec>{"convolution_bias", &StateSpaceSpec::convolution_bias},
     ParameterRow<StateSpaceSpec>{"projection_bias", &StateSpaceSpec::projection_bias}};
 
@@ -56,6 +65,7 @@ RecurrentState state_of(const StateSpaceSpec& spec) {
 //   v, B, C = silu(convolve(.))     step_h = max(softplus(logit_h + dt_bias_h), least_step)
 //   o_h     = state space of head h (recurrence.h) with decay e^(-e^A_log_h step_h), skip D_h
 //   y       = out [norm over each group of (o x silu(z)) x weight]
+// Falcon-H1 has factors of the parts of the product, and the gate may be behind the norm, or alone.
 // The state of a sequence is each head's matrix and the last inputs of the convolution, in FP32.
 // Unless the profile is kF32, the product, the convolution, its silu and the gated output are each
 // rounded to BF16; the recurrence is in FP32.
@@ -77,6 +87,8 @@ class StateSpace final : public Mixer {
  private:
   Matrix convolved(const LayerStep& step, const SequenceRun& run, const Matrix& projected,
                    std::span<float> state) const;
+  /// Multiplies the parts of the projection by their factors.
+  void scale_parts(const StepContext& context, Matrix& projected) const;
   /// Gates and normalizes the heads' outputs, in place.
   void finish(const StepContext& context, const Matrix& projected, Matrix& out) const;
 
@@ -90,6 +102,9 @@ class StateSpace final : public Mixer {
 StateSpaceSpec StateSpace::read(const DecoderSpec&, Parameters& parameters, std::uint32_t) {
   StateSpaceSpec space;
   parameters.set(space, kStateSpaceRows);
+  space.output_bias = parameters.flag("output_bias", space.projection_bias);
+  if (const auto most = parameters.real("most_step", {0, 1e9}))
+    space.most_step = static_cast<float>(*most);
   if (space.norm_groups != 0 && space.heads * space.head_dim % space.norm_groups != 0)
     refuse(fmt::format("{} values in {} groups make no norm", space.heads * space.head_dim,
                        space.norm_groups));
@@ -113,9 +128,9 @@ StateSpace::StateSpace(const BlockWeights& weights, const StepContext& context, 
   for (float& rate : rate_) rate = exp_f32(rate);
   skip_ = weights.vector(FineRole::kLinearSkip, {spec.heads});
   step_bias_ = weights.vector(FineRole::kLinearStepBias, {spec.heads});
-  norm_ = weights.vector(FineRole::kLinearNorm, {inner(spec)});
+  if (spec.has_norm) norm_ = weights.vector(FineRole::kLinearNorm, {inner(spec)});
   out_ = weights.linear(formats::Role::kLinearAttentionOut, hidden, inner(spec));
-  out_bias_ = bias_of(weights, spec.projection_bias, FineRole::kLinearOutBias, hidden);
+  out_bias_ = bias_of(weights, spec.output_bias, FineRole::kLinearOutBias, hidden);
 }
 
 Matrix StateSpace::convolved(const LayerStep& step, const SequenceRun& run, const Matrix& projected,
@@ -130,18 +145,39 @@ Matrix StateSpace::convolved(const LayerStep& step, const SequenceRun& run, cons
   return out;
 }
 
+void StateSpace::scale_parts(const StepContext& context, Matrix& projected) const {
+  const std::size_t values = inner(spec_), shared = spec_.groups * spec_.state;
+  const std::array parts = {std::pair(values, spec_.z_factor), std::pair(values, spec_.x_factor),
+                            std::pair(shared, spec_.b_factor), std::pair(shared, spec_.c_factor),
+                            std::pair(spec_.heads, spec_.dt_factor)};
+  if (std::ranges::all_of(parts, [](const auto& part) { return part.second == 1.0F; })) return;
+  for (std::size_t r = 0; r < projected.rows(); ++r) {
+    std::size_t at = 0;
+    for (const auto& [width, factor] : parts) {
+      for (float& value : projected.row(r).subspan(at, width)) value *= factor;
+      at += width;
+    }
+  }
+  round_between(context.profile, projected.values());
+}
+
 void StateSpace::finish(const StepContext& context, const Matrix& projected, Matrix& out) const {
   const std::size_t width =
       inner(spec_) / (spec_.norm_groups == 0 ? spec_.groups : spec_.norm_groups);
   for (std::size_t r = 0; r < out.rows(); ++r) {
     const auto row = out.row(r);
-    for (std::size_t c = 0; c < row.size(); ++c) row[c] *= silu_f32(projected.row(r)[c]);
-    for (std::size_t first = 0; first < row.size(); first += width) {
+    const auto gate = [&] {
+      for (std::size_t c = 0; c < row.size(); ++c) row[c] *= silu_f32(projected.row(r)[c]);
+    };
+    const bool is_first = !spec_.has_norm || !spec_.norms_before_gate;
+    if (is_first) gate();
+    for (std::size_t first = 0; spec_.has_norm && first < row.size(); first += width) {
       const auto group = row.subspan(first, width);
       const float mean = sum_of_squares(group) / static_cast<float>(width);
       const float factor = 1.0F / std::sqrt(mean + context.spec.norm.eps);
       for (std::size_t c = 0; c < width; ++c) group[c] = norm_[first + c] * (group[c] * factor);
     }
+    if (!is_first) gate();
   }
   round_between(context.profile, out.values());
 }
@@ -151,6 +187,7 @@ Matrix StateSpace::partial(const LayerStep& step, const Matrix& x) const {
   Matrix projected = product(context, in_, x);
   add_bias(in_bias_, projected);
   round_between(context.profile, projected.values());
+  scale_parts(context, projected);
   require_finite(projected, step.layer, "the state space's projection");
   const std::size_t values = inner(spec_), shared = spec_.groups * spec_.state;
   const std::size_t steps_at = values + channels(spec_);
@@ -163,8 +200,9 @@ Matrix StateSpace::partial(const LayerStep& step, const Matrix& x) const {
       for (std::size_t i = 0; i < run.count; ++i) {
         const std::size_t r = run.first_row + i;
         const auto row = mixed.row(i);
-        const float length = std::max(softplus_f32(projected.row(r)[steps_at + h] + step_bias_[h]),
-                                      spec_.least_step);
+        float length = std::max(softplus_f32(projected.row(r)[steps_at + h] + step_bias_[h]),
+                                spec_.least_step);
+        if (spec_.most_step) length = std::min(length, *spec_.most_step);
         state_space_token(row.subspan(h * spec_.head_dim, spec_.head_dim),
                           row.subspan(values + group * spec_.state, spec_.state),
                           row.subspan(values + shared + group * spec_.state, spec_.state),

@@ -29,12 +29,15 @@ struct GrowthSpec {
   bool operator==(const GrowthSpec&) const = default;
 };
 
-/// RMS norms of queries and keys, with the model's epsilon.
+/// Norms of queries and keys, with the model's epsilon: RMS norms but for the last.
 enum class HeadNorm : std::uint8_t {
   kNone,
   kPerHead,   ///< norm of every head, with the weights of one head
   kAllHeads,  ///< norm of all heads at once
   kPlain,     ///< norm of every head, without weights
+  /// Layer norm of every head, with the weights of one head, or with its own: a row of a matrix, or
+  /// a tensor. With the bias that is there.
+  kLayer,
 };
 
 /// Rows read some blocks of tokens, chosen by index heads; each serves as many heads.

@@ -21,6 +21,9 @@ namespace ingot::inference {
 /// here.
 struct GateForm {
   bool is_gelu = false;  ///< gelu by tanh in place of silu
+  /// xIELU, with four numbers of the layer. Only without a gate.
+  bool is_xielu = false;
+  float gate_factor = 1.0F;  ///< factor of gates, before all else
   /// Gates are at most this, and what they are multiplied with is within +- this.
   std::optional<float> limit;
   bool limits_silu = false;  ///< the limit is of silu(gate), not of the gate
@@ -29,7 +32,8 @@ struct GateForm {
   bool operator==(const GateForm&) const = default;
 };
 
-/// An MLP: down(gated(gate x, up x)), or down(relu(up x)^2) without a gate.
+/// An MLP: down(gated(gate x, up x)), or without a gate down(relu(up x)^2), unless `gate` names
+/// another function.
 struct MlpSpec {
   std::size_t width = 0;
   bool has_gate = true;
@@ -97,6 +101,7 @@ struct BlockSpec {
   bool norms_output = false;
   /// The sum is this times norm(x) + body(norm(x)), and x is left out.
   std::optional<float> normed_residual;
+  float input_factor = 1.0F;   ///< factor of the body's input, behind the norm
   float output_factor = 1.0F;  ///< factor of the body's output
   /// Takes the normed input of this block of the layer in place of an own one.
   std::optional<std::uint8_t> input_of;
