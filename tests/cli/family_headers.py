@@ -6,10 +6,10 @@
 Every checkpoint is read and counted, and made again where only its header is known. Conversions and cuts are tried with
 every fifth family, with `all` or chosen checkpoints with each.
 
-counts.jsonl has, per checkpoint, the counts that count_tensors.py finds in the header. Checkpoints without a folder
-have only a header there, and the weights are made up here. The table of docs/families.md, of the families for which
-something does not work, is compared with the results (its rows for the families that were tried) and printed when it
-differs."""
+counts.jsonl has, per checkpoint, the counts that count_tensors.py finds in the header. Checkpoints are in a folder
+there or below ../forward; the others have only a header, and the weights are made up here. The table of
+docs/families.md, of the families for which something does not work, is compared with the results (its rows for the
+families that were tried) and printed when it differs."""
 import json
 import os
 import re
@@ -77,14 +77,14 @@ lines = [json.loads(line) for line in open(os.path.join(golden, "counts.jsonl"))
 ROLES = {role for line in lines for role in line["roles"]} - {"rest"}
 COLUMNS = ["inspect", "convert", "--ep", "--tp", "merge", "verify weights", "generate", "verify layers"]
 # Towers for images and sound, scales of what is quantized here, and rows that a checkpoint may leave out.
-UNPROMISED = re.compile(r"visual|vision|vit_|audio|projector|patch_merge|weight_scale_inv$|\.scale$|global_scale$|"
+UNPROMISED = re.compile(r"visual|vision|\bvit[_.]|audio|projector|patch_merge|weight_scale_inv$|\.scale$|global_scale$|"
                         r"conv1d\.bias$|self_attn\.(slope_rate|\w+_decay)$|ple_embedding\.(layer_multipliers|ngram_heads_\w+)$|"
                         r"model\.layers\.2\.(embed_tokens|shared_head\.head)|\.compressor\.|attn\.indexer\.|gate\.tid2eid|"
                         r"layers\.\d\.ffn\.gate\.bias|^mtp\.\d\.(ffn\.gate\.bias|norm\.|hc_head|m|conf)|^mtp\.(layers|norm|fc|pre_fc)")
 # Checkpoints with stacks, of families that have experts in both forms.
-STACKED = {"dbrx", "gemma4", "granitemoe", "granitemoehybrid", "hy_v4", "inkling", "jetmoe", "qwen3_vl_moe", "qwen4_exp",
-           "step3p7"}
-# Checkpoints whose integers are constants of the computation: made-up ones are refused.
+STACKED = {"dbrx", "gemma4", "granitemoe", "granitemoehybrid", "hy_v4", "hy_v4_vl", "inkling", "jetmoe", "qwen3_vl_moe",
+           "qwen4_exp", "step3p7"}
+# Checkpoints with a header whose integers are constants of the computation: made-up ones are refused.
 CONSTANTS = {"qwen4_exp"}
 # Tensors that a config promises and the checkpoint does not hold.
 NOT_STORED = {"ernie4_5_moe": re.compile(r"model\.mtp_")}
@@ -102,6 +102,7 @@ def try_synthesis(name, directory, out):
     """`ingot synth` makes the same tensors from the config, except those that no config promises."""
     with open(os.path.join(directory, "model.safetensors"), "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+    header.pop("__metadata__", None)
     # Families that have experts in both forms.
     stacked = ["--stacked"] if name in STACKED else []
     status, text, trouble = run(ingot, "synth", out, "--config", os.path.join(directory, "config.json"), *stacked)
@@ -174,8 +175,10 @@ with tempfile.TemporaryDirectory(prefix="ingot-families-") as work:
         name = counted["checkpoint"]
         if chosen and name not in chosen:
             continue
-        directory = os.path.join(golden, f"../forward/{name}/checkpoint" if name in CONSTANTS else name)
-        is_made = not os.path.isdir(directory)
+        has_header = os.path.exists(os.path.join(golden, "headers", name + ".txt"))
+        is_own = os.path.isdir(os.path.join(golden, name))
+        directory = os.path.join(golden, name if is_own else f"../forward/{name}/checkpoint")
+        is_made = has_header and name not in CONSTANTS
         if is_made:
             directory = os.path.join(work, name)
             make(golden, name, directory)
@@ -183,7 +186,7 @@ with tempfile.TemporaryDirectory(prefix="ingot-families-") as work:
         if status != 0:
             failures.append(f"{name}: inspect: {first_line(trouble or text)}")
             continue
-        if is_made:
+        if is_made or not (is_own or has_header):
             try_synthesis(name, directory, os.path.join(work, "synth-" + name))
         report = json.loads(text)
         failures += [f"{name}: {text}" for text in differences(counted, report)]

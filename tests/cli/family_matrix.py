@@ -49,6 +49,8 @@ ingot, golden, chosen = sys.argv[1], sys.argv[2], sys.argv[3:]
 configs = {os.path.basename(path).split(".")[0]: path
            for path in glob.glob(os.path.join(golden, "headers", "*.config.json"))}
 configs.update({os.path.basename(os.path.dirname(path)): path for path in glob.glob(os.path.join(golden, "*", "config.json"))})
+for path in glob.glob(os.path.join(golden, "..", "forward", "*", "checkpoint", "config.json")):
+    configs.setdefault(os.path.basename(os.path.dirname(os.path.dirname(path))), path)
 failures, n_outputs, n_refused = [], 0, 0
 for name, path in sorted(configs.items()):
     if chosen and name not in chosen:

@@ -158,16 +158,19 @@ def agree(part):
     # The heads of the indexer of blocks are those of keys.
     if "sparse_attention_config" in part:
         part["sparse_attention_config"]["sparse_num_index_heads"] = part["num_key_value_heads"]
-    if "mamba_d_head" in part:
+    if "mamba_d_ssm" in part:
+        part["mamba_d_ssm"] = part["mamba_n_heads"] * part["mamba_d_head"]
+    elif "mamba_d_head" in part:
         part["mamba_d_head"] = part["mamba_expand"] * part["hidden_size"] // part["mamba_n_heads"]
     rope = part.get("rope_parameters") or part.get("rope_scaling") or {}
     if "mrope_section" in rope:
-        pairs = int(part["head_dim"] * rope.get("partial_rotary_factor", part.get("partial_rotary_factor", 1))) // 2
+        head = part.get("qk_rope_head_dim") or part.get("head_dim") or part["hidden_size"] // part["num_attention_heads"]
+        pairs = int(head * rope.get("partial_rotary_factor", part.get("partial_rotary_factor", 1))) // 2
         rope["mrope_section"] = [pairs - 2 * (pairs // 3), pairs // 3, pairs // 3]
     if "num_attention_groups" in part and "num_key_value_heads" in part:
         part["num_attention_groups"] = part["num_key_value_heads"]
     # Values are rotated in pairs: the released third of a head would be odd for some sizes.
-    if part.get("model_type") == "mimo_v2_flash":
+    if part.get("model_type") in ("mimo_v2", "mimo_v2_flash", "phi"):
         part["partial_rotary_factor"] = 0.5
     if "rotary_dim" in part:
         part.update(rotary_dim=part["head_dim"] // 4, partial_rotary_factor=0.25)
@@ -293,9 +296,10 @@ def loaded(path):
 configs = {os.path.basename(path).split(".")[0]: loaded(path)
            for path in glob.glob(os.path.join(root, "formats", "family", "configs", "*.json"))
            + glob.glob(os.path.join(golden, "headers", "*.config.json"))}
-for path in sorted(glob.glob(os.path.join(golden, "*", "config.json"))):
+for path in sorted(glob.glob(os.path.join(golden, "*", "config.json"))
+                   + glob.glob(os.path.join(golden, "..", "forward", "*", "checkpoint", "config.json"))):
     if loaded(path)["model_type"] not in {config["model_type"] for config in configs.values()}:
-        configs[os.path.basename(os.path.dirname(path))] = loaded(path)
+        configs[os.path.basename(os.path.dirname(path).removesuffix("/checkpoint"))] = loaded(path)
 n_models = 0
 for name, config in sorted(configs.items()):
     for seed, schemes in SCHEMES.items() if not chosen or name in chosen else []:

@@ -21,7 +21,9 @@ constexpr std::array kOtherWords = {"token",   "position", "sliding",  "window",
 const std::set<std::string> kNoShape = {
     "rotary_dim", "qk_head_dim", "unpadded_vocab_size", "mlp_intermediate_size",
     // head_dim of Hunyuan; linear_attn_config of Kimi-Linear and GLM-5-Next.
-    "attention_head_dim", "linear_conv_kernel_dim", "linear_head_dim", "linear_num_heads"};
+    "attention_head_dim", "linear_conv_kernel_dim", "linear_head_dim", "linear_num_heads",
+    // LFM2, Hunyuan.
+    "conv_dim", "conv_dim_out", "num_heads", "org_vocab_size"};
 
 bool has_any(const std::string& key, const auto& words) {
   return std::ranges::any_of(words,
@@ -63,6 +65,7 @@ bool may_have_no_shape(const std::string& key, const ModelConfig& config) {
   if (key == "head_dim") return is_latent && !is_v4;
   if (key == "qk_rope_head_dim") return is_v4;
   const Json& keys = text_keys(config);
+  if (key == "moe_shared_expert_intermediate_size") return config.model_type == "sarvam_moe";
   if (key == "n_shared_experts") return keys.contains("shared_intermediate_size");
   // Second spellings of a width, which is what counts.
   if (key == "expert_hidden_dim") return keys.contains("moe_intermediate_size");

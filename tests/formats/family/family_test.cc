@@ -551,6 +551,24 @@ TEST(SharedNames, V2WithoutLatentAttentionIsAnother) {
   EXPECT_EQ(family_of(parse_model_config(keys.dump(), "config.json")), find_family("deepseek_v2"));
 }
 
+TEST(Grammar, CountsTensorsOfHeads) {
+  const ModelConfig config = parse_model_config(
+      R"({"model_type": "stablelm", "num_hidden_layers": 1, "hidden_size": 64, "vocab_size": 8,
+          "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
+          "qk_layernorm": true})",
+      "config.json");
+  const NameGrammar grammar(*find_family("stablelm"), config);
+  const auto role = [&](std::string_view of, int head) {
+    const auto match =
+        grammar.match(fmt::format("model.layers.0.self_attn.{}.norms.{}.weight", of, head));
+    return match ? std::optional(match->rule->role) : std::nullopt;
+  };
+  EXPECT_EQ(role("q_layernorm", 3), Role::kQNorm);
+  EXPECT_EQ(role("k_layernorm", 1), Role::kKNorm);
+  EXPECT_EQ(role("k_layernorm", 2), std::nullopt);
+  EXPECT_EQ(role("q_layernorm", 4), std::nullopt);
+}
+
 // The first release of Hunyuan A13B, and the wrapper of Kimi-K2.5 around deepseek_v3.
 TEST(FamilyOf, KnowsWhatReleasesCallThemselves) {
   ModelConfig config;

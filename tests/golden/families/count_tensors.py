@@ -15,7 +15,7 @@ import sys
 
 # The first expression that matches a name gives its role. Anchored at the end; `L` is a layer's number.
 WORDS = [
-    ("other-modality", r"^(thinker\.)?(model\.)?(vision|embed_vision|visual|audio|mm_projector|multi_modal|patch_merge|pre_mm|vit_)"),
+    ("other-modality", r"^(thinker\.)?(model\.)?(vision|embed_vision|visual|audio|mm_projector|multi_modal|patch_merge|pre_mm|vit[_.])"),
     ("expert-gate", r"experts\.\d+\.(gate_proj|w1)$"),
     ("expert-up", r"experts\.\d+\.(up_proj|w3)$"),
     ("expert-down", r"experts\.\d+\.(down_proj|w2)$"),
@@ -92,7 +92,8 @@ def count(directory):
         role[0] += 1
         role[1] += elements
         total += elements
-    return {"checkpoint": os.path.basename(directory.rstrip("/")), "elements": total,
+    name = os.path.abspath(directory).removesuffix("/checkpoint")
+    return {"checkpoint": os.path.basename(name), "elements": total,
             "tensors": sum(n for n, _ in roles.values()), "roles": dict(sorted(roles.items()))}
 
 

@@ -352,7 +352,7 @@ TEST(AttentionSpecs, RefuseWhatIsNotComputed) {
   expect_forward_refused("hunyuan_v1_moe", kUnsupported, {"'use_cla' is true"},
                          {{"/use_cla", true}});
   expect_forward_refused("hunyuan_v1_moe", kUnsupported, {"type 'dynamic'"},
-                         {{"/rope_scaling/alpha", 0}});
+                         {{"/rope_scaling/alpha", 0}, {"/max_position_embeddings", 0}});
   expect_forward_refused("minimax_m2", kUnsupported, {"'scoring_func' is 'softmax'"},
                          {{"/scoring_func", "softmax"}});
   expect_forward_refused("minimax_m2", kUnsupported, {"'qk_norm_type' is 'per_head'"},
@@ -388,7 +388,7 @@ TEST(AttentionSpecs, RefuseBlocksAndExpertsOfOtherKinds) {
 TEST(ModelSpec, RefusesFamiliesWithoutAForwardPass) {
   expect_error(
       ErrorCode::kUnsupported,
-      {"generic", "deepseek_v2, deepseek_v3, deepseek_v32", "llama", "qwen3, qwen3_5_moe"},
+      {"generic", "deepseek_v2, deepseek_v3, deepseek_v32", "llama", "qwen3, qwen3_5, qwen3_5_moe"},
       [&] { model_spec(*formats::find_family("generic"), config_of("examples/tiny-v32")); });
 }
 
@@ -445,6 +445,38 @@ TEST(LayeredSpecs, RefuseLayersOfUnknownKinds) {
   expect_forward_refused("step3p7", kCorrupt, {"a part of a head"},
                          {{"/text_config/partial_rotary_factors", {0.5, 2.0, 0.5}}});
   expect_forward_refused("hy_v3", kUnsupported, {"'mlp_bias' is true"}, {{"/mlp_bias", true}});
+}
+
+TEST(DenseSpecs, GrowTheBaseOfRopeBehindTheLastPosition) {
+  const auto freqs = [](const Edits& edits) {
+    return body<GroupedSpec>(forward_spec("hunyuan_v1_dense", edits), 0).rope.freqs;
+  };
+  EXPECT_EQ(freqs({{"/rope_scaling/alpha", 0}}), freqs({{"/rope_scaling", nullptr}}));
+  EXPECT_NE(freqs({{"/rope_scaling/alpha", 0}}), freqs({}));
+}
+
+TEST(DenseSpecs, RefuseWhatTheyCannotComputeByItsKey) {
+  using enum ErrorCode;
+  expect_forward_refused("apertus", kUnsupported, {"'hidden_act' is 'silu'"},
+                         {{"/hidden_act", "silu"}});
+  expect_forward_refused("phi", kUnsupported, {"'hidden_act' is 'gelu'"},
+                         {{"/hidden_act", "gelu"}});
+  expect_forward_refused("exaone", kUnsupported, {"'activation_function' is 'gelu'"},
+                         {{"/activation_function", "gelu"}});
+  expect_forward_refused("starcoder2", kUnsupported, {"'norm_type' is 'rms_norm'"},
+                         {{"/norm_type", "rms_norm"}});
+  expect_forward_refused("sarvam_mla", kUnsupported, {"'score_function' is 'softmax'"},
+                         {{"/score_function", "softmax"}});
+  expect_forward_refused("qwen3_5", kUnsupported, {"'output_gate_type' is 'tanh'"},
+                         {{"/text_config/output_gate_type", "tanh"}});
+  expect_forward_refused("hunyuan_v1_dense", kUnsupported, {"rope scaling of type 'dynamic'"},
+                         {{"/rope_scaling/alpha", 0}, {"/max_position_embeddings", 0}});
+  expect_forward_refused("falcon_h1", kUnsupported, {"'mamba_use_mlp' is false"},
+                         {{"/mamba_use_mlp", false}});
+  expect_forward_refused("falcon_h1", kCorrupt, {"'ssm_multipliers.2' is \"x\""},
+                         {{"/ssm_multipliers", Json::array({1, 1, "x", 1, 1})}});
+  expect_forward_refused("falcon_h1", kCorrupt, {"'mlp_multipliers' has 1 entries"},
+                         {{"/mlp_multipliers", Json::array({1})}});
 }
 
 TEST(LayeredSpecs, NeedTheExpertsOfTheirFamily) {

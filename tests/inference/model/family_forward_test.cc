@@ -1,3 +1,4 @@
+#include "formats/family/family_check.h"
 #include "formats/json/json.h"
 #include "inference/generate/generate.h"
 #include "inference/model/layer_stream.h"
@@ -8,7 +9,6 @@
 #include "tests/inference/model/golden_file.h"
 #include "tests/inference/model/runner.h"
 #include "tests/support/edited_weights.h"
-#include "tests/support/listed.h"
 #include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
@@ -21,26 +21,29 @@ namespace {
 using namespace inference;
 using inference::Matrix;
 
-/// Relative; transformers' run in FP64 differs by at most 2e-6.
-constexpr double kTolerance = 1e-5;
-
-/// The most that BF16 costs; more where transformers loses over 0.2 too.
-double rounding_of(const std::string& family) {
-  return family == "phimoe" || family == "gemma4" ? 0.4 : 0.2;
+/// Relative. transformers' run in FP64 differs by at most 1e-5, of one by 2e-5.
+double tolerance_of(const std::string& family) {
+  return family == "qwen3_5_text" ? 1e-4 : 1e-5;
 }
 
-const std::vector<std::string> kRecordedFamilies = listed(
-    "deepseek_v4, deepseek_v4_base, deepseek_v4_dspark, qwen3_next, qwen3_5_moe, qwen3_5_moe_fp8, "
-    "kimi_linear, bailing_hybrid, nemotron_h, glm5_next, glm4_moe_fp8_block, glm4_moe_fp8_channel, "
-    "glm4_moe_lite, solar_open, dots1, ernie4_5_moe, hunyuan_v1_moe, minimax_m2, ministral3_fp8, "
-    "mistral4_fp8, axk1, kimi_k25, kimi_k2_thinking, gpt_oss, gpt_oss_bf16, mimo_v2_flash, llama4, "
-    "step3p7, minimax_m3_vl, longcat_flash, inkling, mistral_large4, llama, qwen3, mistral, "
-    "mixtral, qwen2, smollm3, seed_oss, olmo2, olmo3, exaone4, qwen2_moe, olmoe, flex_olmo, "
-    "exaone_moe, mellum, hy_v3, qwen3_vl_moe, qwen3_omni_moe, glm4v_moe, llama32, gemma2, "
-    "gemma3_text, gemma3, phi3, glm4, granite, granitemoe, granitemoehybrid, cohere2, dbrx, "
-    "nemotron, llama_fp8_static, llama_gptq, mixtral_awq, qwen3_fp8_block, qwen3_vl_moe_fp8, "
-    "afmoe, laguna, lfm2_moe, minimax, jamba, hy_v4, jetmoe, qwen4_exp, phimoe, gemma4",
-    ",");
+/// The most that BF16 costs; more where transformers loses over 0.2 too, or errors grow by layer.
+double rounding_of(const std::string& family) {
+  const std::set<std::string> rough = {"phimoe", "gemma4", "hy_v4_vl", "qwen3_5_text",
+                                       "sarvam_mla"};
+  return rough.contains(family) ? 0.4 : 0.2;
+}
+
+/// Every folder with a recording is a row.
+const std::vector<std::string> kRecordedFamilies = [] {
+  std::vector<std::string> names;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(INGOT_SOURCE_DIR "/tests/golden/forward")) {
+    if (std::filesystem::exists(entry.path() / "golden.safetensors"))
+      names.push_back(entry.path().filename());
+  }
+  std::ranges::sort(names);
+  return names;
+}();
 
 /// A small checkpoint in the layout of a release, and its recordings.
 std::filesystem::path fixture(const std::string& name) {
@@ -109,12 +112,12 @@ TEST_P(FamilyForward, EveryLayerAndTheLogitsAgree) {
     if (l == 0 && !ends.rounds_embedding_factor)
       for (float& value : wanted) value *= ends.embedding_factor;
     const double error = relative_error(hidden, wanted);
-    EXPECT_LE(error, kTolerance) << "hidden " << l;
+    EXPECT_LE(error, tolerance_of(GetParam())) << "hidden " << l;
     RecordProperty(fmt::format("hidden_{}", l), fmt::format("{:.2e}", error));
   }
   const double error =
       relative_error(rows_of(is.logits, ids_.size(), rows), golden_.floats("logits"));
-  EXPECT_LE(error, kTolerance);
+  EXPECT_LE(error, tolerance_of(GetParam()));
   RecordProperty("logits", fmt::format("{:.2e}", error));
 }
 
@@ -127,6 +130,8 @@ TEST_P(FamilyForward, RolesTellWeightsApart) {
     const formats::TensorRule& rule = *tensor.rule;
     const bool is_read = rule.fine || !unread.has(rule.role);
     if (!is_read || (tensor.layer && *tensor.layer >= model().spec().layers.size())) continue;
+    // One of each head.
+    if (!formats::key_mark(rule.pattern).empty()) continue;
     const WeightRole role = rule.fine ? WeightRole(*rule.fine) : WeightRole(rule.role);
     EXPECT_TRUE(places.insert({role, tensor.layer, tensor.expert, rule.block}).second)
         << tensor.name;
@@ -323,8 +328,15 @@ TEST(GatedAttention, RanksHaveItsLogits) {
     expect_ranks_agree(name, {Cut{.tp = 2}, Cut{.pp = 2}});
 }
 
+// Layer norms of heads in three forms, a joined bias, MLPs without a gate and their biases.
+TEST(DenseFamilies, RanksHaveTheirLogits) {
+  for (const char* name : {"cohere", "stablelm_parallel", "phi_head_norms", "sarvam_moe_biases",
+                           "starcoder2", "apertus"})
+    expect_ranks_agree(name, {Cut{.tp = 2}});
+}
+
 TEST(RecurrentMixers, AreComputedWhole) {
-  for (const char* name : {"jamba", "lfm2_moe", "minimax", "qwen4_exp"}) {
+  for (const char* name : {"jamba", "lfm2_moe", "minimax", "qwen4_exp", "falcon_h1_norms"}) {
     expect_ranks_agree(name, {Cut{.pp = 2}});
     expect_error(ErrorCode::kUnsupported, {"keeps a recurrent state", "--ranks joined"},
                  [&] { expect_ranks_agree(name, {Cut{.tp = 2}}); });

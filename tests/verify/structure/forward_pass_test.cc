@@ -82,11 +82,12 @@ TEST_P(ForwardPassOf, CannotLoseAKeyUnseen) {
 
 INSTANTIATE_TEST_SUITE_P(EveryFamily, ForwardPassOf,
                          ::testing::Values("axk1", "bailing_hybrid", "deepseek_v4_dspark", "dots1",
-                                           "ernie4_5_moe", "glm4_moe_lite", "glm5_next",
-                                           "hunyuan_v1_moe", "inkling", "kimi_linear",
+                                           "ernie4_5_moe", "falcon_h1", "flint", "glm4_moe_lite",
+                                           "glm5_next", "hunyuan_v1_moe", "inkling", "kimi_linear",
                                            "longcat_flash", "mimo_v2_flash", "minimax_m2",
                                            "minimax_m3_vl", "mistral_large4", "nemotron_h",
-                                           "qwen3_next", "solar_open", "step3p7"),
+                                           "olmo_hybrid", "sarvam_moe", "qwen3_next", "solar_open",
+                                           "step3p7"),
                          [](const auto& row) { return row.param; });
 
 // MiniMax M2 as released says how many values of a head are rotated; transformers 5 which part.
