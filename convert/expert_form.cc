@@ -7,6 +7,7 @@
 #include "convert/plan/passes.h"
 #include "convert/recipe/default_recipes.h"
 #include "convert/recipe/engine_choice.h"
+#include "engines/limits.h"
 #include "formats/base/error.h"
 #include "formats/checkpoint/stored_facts.h"
 #include "formats/experts/expert_views.h"
@@ -91,6 +92,10 @@ Seen in_form(Seen source, const Recipe& recipe, const PlanOptions& options) {
   const bool is_of_user = !source->family().file_hash.empty();
   if (form == ExpertForm::kEither && is_quantized_target(recipe) && has_odd_stacks(*source) &&
       !is_of_user)
+    form = ExpertForm::kSeparate;
+  const engines::EngineRow* engine = recipe.choices.engine;
+  if (form == ExpertForm::kEither && engine != nullptr && !is_of_user &&
+      !engines::takes_stacks(*engine, source->family().name))
     form = ExpertForm::kSeparate;
   if (form == ExpertForm::kSeparate && has_stacks && formats::separation_fault(*source).empty())
     return seen(formats::with_single_experts(std::move(source)));

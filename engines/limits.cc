@@ -92,6 +92,7 @@ std::vector<const EngineLimit*> limits_of(const EngineRow& engine, const Dialect
     if (!limit.family.empty() && limit.family != weight.family) continue;
     if (limit.scheme && *limit.scheme != scheme) continue;
     if (limit.activations && *limit.activations != weight.activations) continue;
+    if (limit.scope == EngineScope::kOtherNames && engine.knows_name(weight)) continue;
     const bool is_said = std::ranges::any_of(limits, [&](const EngineLimit* other) {
       return other->family == limit.family && other->scope == limit.scope;
     });
@@ -118,6 +119,10 @@ const EngineLimit* limit_of(const EngineRow& engine, const Dialect& dialect,
     if (with_option == nullptr && !limit->needed_option().empty()) with_option = limit;
   }
   return with_option;
+}
+
+bool takes_stacks(const EngineRow& engine, std::string_view family) {
+  return engine.stacks.empty() || std::ranges::find(engine.stacks, family) != engine.stacks.end();
 }
 
 std::vector<EngineSupport> engine_support() {

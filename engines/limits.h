@@ -25,6 +25,9 @@ std::vector<std::pair<const EngineRow*, const EngineLimit*>> limits_of_all(
 const EngineLimit* limit_of(const EngineRow& engine, const Dialect& dialect,
                             const EngineWeight& weight);
 
+/// True unless the engine is not known to take stacks of experts of a family (EngineRow::stacks).
+bool takes_stacks(const EngineRow& engine, std::string_view family);
+
 /// The knowledge about an engine and the weights of one kind: a form that some dialect writes, or
 /// those of its weights that are refused.
 struct EngineSupport {

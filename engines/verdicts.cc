@@ -54,6 +54,9 @@ EngineWeight weight_of(const Checkpoint& checkpoint, const EngineInput& input,
           .family = checkpoint.family().name,
           .is_stacked = tensor.stack != formats::StackOrder::kNone,
           .is_turned_stack = !is_quantized(tensor) && !formats::is_usual_stack(tensor),
+          .alias = checkpoint.alias_of(checkpoint.stored()[stored.weight()].name),
+          .has_identity_experts = checkpoint.has_identity_experts() && tensor.rule != nullptr &&
+                                  is_routed_expert(tensor.rule->role),
           .rows = n < 2 ? 0 : tensor.shape[n - 2 + turned],
           .cols = n < 2 ? 0 : tensor.shape[n - 1 - turned],
           .block_rows = tensor.encoding.block_rows,
@@ -68,13 +71,15 @@ EngineWeight weight_of(const Checkpoint& checkpoint, const EngineInput& input,
           .ranks = serving.tensor_parallel};
 }
 
-bool is_limited_as_plain(const Dialect& dialect, const EngineWeight& weight) {
+// True for plain weights that an engine may not read where it reads others.
+bool is_special_as_plain(const Dialect& dialect, const EngineWeight& weight) {
+  if (!weight.alias.empty() || weight.is_stacked) return true;
   if (weight.scheme == SchemeId::kRaw) return false;
   return std::ranges::any_of(limits_of_all(dialect, weight), [](const auto& of_engine) {
     const EngineLimit& limit = *of_engine.second;
     const bool is_of_plain = limit.effect == EngineEffect::kGarbage ||
                              limit.effect == EngineEffect::kGarbageWithout ||
-                             limit.scope == EngineScope::kTurnedStacks;
+                             is_of_files(limit.scope);
     return limit.scheme ? !is_quantized(*limit.scheme) : is_of_plain;
   });
 }
@@ -180,7 +185,7 @@ class ModuleRows {
 std::vector<EngineWeight> kinds_of(const Checkpoint& checkpoint, const EngineInput& input,
                                    const Serving& serving) {
   std::vector<EngineWeight> all = engine_weights(checkpoint, input, serving);
-  if (all.empty()) {
+  if (std::ranges::none_of(all, [](const EngineWeight& w) { return is_quantized(w.scheme); })) {
     for (const LogicalTensor& tensor : checkpoint.tensors()) {
       if (tensor.shape.size() < 2 || is_quantized(tensor.encoding.scheme) ||
           tensor.encoding.scheme == SchemeId::kRaw)
@@ -188,11 +193,11 @@ std::vector<EngineWeight> kinds_of(const Checkpoint& checkpoint, const EngineInp
       all.push_back(weight_of(checkpoint, input, tensor, {}, serving));
     }
   }
-  std::set<std::tuple<SchemeId, Activations,
+  std::set<std::tuple<SchemeId, Activations, std::string_view, bool,
                       std::vector<std::pair<const EngineRow*, const EngineLimit*>>>>
       seen;
   std::erase_if(all, [&](const EngineWeight& weight) {
-    return !seen.emplace(weight.scheme, weight.activations,
+    return !seen.emplace(weight.scheme, weight.activations, weight.alias, weight.is_stacked,
                          limits_of_all(checkpoint.dialect(), weight))
                 .second;
   });
@@ -204,6 +209,21 @@ std::string what_is_not_read(const EngineWeight& weight, const Dialect& dialect)
   if (!is_quantized(weight.scheme)) return fmt::format("it is not known to read {}", scheme);
   return fmt::format("it is not known to read {} with {} activations in dialect {}", scheme,
                      activations_name(weight.activations), dialect.name);
+}
+
+/// The form of a weight of which it is not known that the engine reads it; empty: none. Limits are
+/// known.
+std::string unread_form(const EngineRow& engine, const EngineWeight& weight) {
+  if (!engine.knows_name(weight))
+    return fmt::format("names that begin with '{}' (ingot convert writes those of releases)",
+                       weight.alias);
+  const bool is_known_stack =
+      !weight.is_stacked || !is_expert(weight) || takes_stacks(engine, weight.family);
+  return is_known_stack ? std::string()
+                        : fmt::format(
+                              "stacks of experts of {} (ingot convert --experts separate "
+                              "writes single ones)",
+                              weight.family);
 }
 
 std::string_view name_of_option(std::string_view option) {
@@ -229,8 +249,14 @@ EngineVerdict verdict_of(const EngineRow& engine, const Dialect& dialect, std::s
   };
   const bool has_quantized = std::ranges::any_of(
       kinds, [](const EngineWeight& weight) { return is_quantized(weight.scheme); });
+  std::string unread;
+  std::string_view first_unread;
   for (const EngineWeight& weight : kinds) {
     const EngineLimit* limit = limit_of(engine, dialect, weight);
+    if (unread.empty() && (limit == nullptr || !limit->is_refusal())) {
+      unread = unread_form(engine, weight);
+      first_unread = weight.name;
+    }
     // Another engine is why it is here.
     if (limit == nullptr && has_quantized && !is_quantized(weight.scheme)) continue;
     const EngineLoad* load = engine.find_load(dialect, weight.scheme, weight.activations);
@@ -259,6 +285,10 @@ EngineVerdict verdict_of(const EngineRow& engine, const Dialect& dialect, std::s
       return denied(weight.name, fmt::format("it needs {}, and other weights need {}: {}", option,
                                              *other, limit->reason));
     add_once(option, verdict.options);
+  }
+  if (!unread.empty()) {
+    verdict.is_known = false;
+    return denied(first_unread, "it is not known to read " + unread);
   }
   // An option that some weights need may be refused of others.
   for (const EngineWeight& weight : kinds) {
@@ -329,7 +359,7 @@ std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint, const Eng
     if (!is_quantized(held_scheme(checkpoint, tensor))) {
       EngineWeight weight = weight_of(checkpoint, input, tensor, {}, serving);
       weight.fused_otherwise = fused.find(tensor);
-      if (is_limited_as_plain(checkpoint.dialect(), weight)) weights.push_back(weight);
+      if (is_special_as_plain(checkpoint.dialect(), weight)) weights.push_back(weight);
       continue;
     }
     // No row is about that form of compressed-tensors.

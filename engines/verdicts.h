@@ -21,7 +21,7 @@ struct Serving {
 };
 
 /// The weights of a checkpoint as engines see them: quantized ones, and plain ones that a limit is
-/// about; none of a rank's slices, which no engine loads, nor where the lists of the config cannot
+/// about, that are stacks, or that have other names than in releases; none of a rank's slices, which no engine loads, nor where the lists of the config cannot
 /// be read (rows of their own say so). `input` is the checkpoint's. The names are those of the
 /// checkpoint, which must outlive them.
 std::vector<EngineWeight> engine_weights(const formats::Checkpoint& checkpoint,

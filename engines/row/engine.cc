@@ -48,6 +48,12 @@ bool EngineRow::is_written_for(std::string_view family) const {
   return written_for.empty() || std::ranges::find(written_for, family) != written_for.end();
 }
 
+bool EngineRow::knows_name(const EngineWeight& weight) const {
+  return weight.alias.empty() || std::ranges::any_of(names, [&](const EngineNames& row) {
+           return row.family == weight.family && row.alias == weight.alias;
+         });
+}
+
 const EngineLoad* EngineRow::find_load(const Dialect& dialect, SchemeId scheme,
                                        Activations activations) const {
   const auto row = std::ranges::find_if(loads, [&](const EngineLoad& load) {
@@ -241,6 +247,12 @@ constexpr std::array kScopes = {
              }},
     ScopeRow{kTurnedStacks, "stacks of experts in another order than releases have them",
              [](const Weight& w, const Dialect&) { return w.is_turned_stack; }},
+    ScopeRow{kOtherNames, "weights under names that its loader does not know",
+             [](const Weight& w, const Dialect&) { return !w.alias.empty(); }},
+    ScopeRow{kIdentityExperts, "routed experts, next to some that releases have no tensors of",
+             [](const Weight& w, const Dialect&) { return w.has_identity_experts; }},
+    ScopeRow{kStacks, "stacks of experts",
+             [](const Weight& w, const Dialect&) { return w.is_stacked && is_expert(w); }},
     ScopeRow{kEmbeddings, "embeddings",
              [](const Weight& w, const Dialect&) { return role_of(w.rule) == Role::kEmbedding; }},
     ScopeRow{kTiedEmbeddings, "embeddings that are tied",

@@ -37,6 +37,9 @@ enum class EngineScope : std::uint8_t {
   kFusedOtherwise,     ///< shared experts that are loaded as routed ones, and stored otherwise
   kFusedInDraft,       ///< shared experts of MTP layers, where the draft model does so
   kTurnedStacks,       ///< plain stacks of experts in another order than releases have them
+  kOtherNames,         ///< weights under names that the engine does not know (EngineRow::names)
+  kIdentityExperts,    ///< routed experts, where files have some that releases have no tensors of
+  kStacks,             ///< stacks of experts
   kEmbeddings,         ///< embedding of the model
   kTiedEmbeddings,     ///< embedding of the model, where it is the head too
   kAsymmetric,         ///< weights with zero points
@@ -71,10 +74,15 @@ constexpr bool is_of_widths(EngineScope scope) {
   return scope >= EngineScope::kCutBlocks;
 }
 
+/// True if the scope is about the way in which files store weights, plain ones too.
+constexpr bool is_of_files(EngineScope scope) {
+  return scope >= EngineScope::kTurnedStacks && scope <= EngineScope::kStacks;
+}
+
 /// True if the scope is about some models only: other programs read such weights.
 constexpr bool is_of_models(EngineScope scope) {
-  return is_of_widths(scope) || scope == EngineScope::kFusedOtherwise ||
-         scope == EngineScope::kFusedInDraft || scope == EngineScope::kTurnedStacks;
+  return is_of_widths(scope) || is_of_files(scope) || scope == EngineScope::kFusedOtherwise ||
+         scope == EngineScope::kFusedInDraft;
 }
 
 /// Answer whether a shared expert is one that SGLang loads as a routed one (fused_layers()), and
@@ -92,8 +100,12 @@ struct EngineWeight {
   std::string_view family = {};  ///< Family::name
   bool is_stacked = false;       ///< one tensor has a matrix of each expert
   bool is_turned_stack = false;  ///< plain stack in another order than releases have it
-  std::uint64_t rows = 0;        ///< outputs of a matrix
-  std::uint64_t cols = 0;        ///< inputs of a matrix
+  /// The alias of the family under which the files have it; empty: as releases do.
+  std::string_view alias = {};
+  /// Routed expert where the files have gates and ups of experts without tensors, too.
+  bool has_identity_experts = false;
+  std::uint64_t rows = 0;  ///< outputs of a matrix
+  std::uint64_t cols = 0;  ///< inputs of a matrix
   /// Outputs on a rank of the module that engines make of it, and of those joined with it; 0: not
   /// known, as of experts.
   std::uint64_t module_rows = 0;
@@ -233,6 +245,12 @@ struct EngineFamily {
   SchemeSet schemes;
 };
 
+/// Names of a family's tensors, as an alias has them, that an engine takes as those of releases.
+struct EngineNames {
+  std::string_view family;  ///< Family::name
+  std::string_view alias;   ///< NameAlias::stored
+};
+
 /// One version of one engine.
 struct EngineRow {
   Engine engine{};
@@ -256,10 +274,16 @@ struct EngineRow {
   std::span<const EngineLimit> limits;
   /// Families that were tried (docs/engines.md). Nothing is known about a family without a row.
   std::span<const EngineFamily> families;
+  /// Other names than those of releases that it takes. It is not known to take any others.
+  std::span<const EngineNames> names = {};
+  /// Families whose loaders take stacks of experts; empty: not known of any family.
+  std::span<const std::string_view> stacks = {};
   /// Families of an engine that is written for some families only; empty: any.
   std::span<const std::string_view> written_for = {};
 
   [[nodiscard]] bool is_written_for(std::string_view family) const;
+  /// True if it takes the weight by the name that the files have.
+  [[nodiscard]] bool knows_name(const EngineWeight& weight) const;
   /// The row of a stored weight, or null.
   [[nodiscard]] const EngineLoad* find_load(const Dialect& dialect, SchemeId scheme,
                                             Activations activations) const;

@@ -114,6 +114,12 @@ constexpr std::string_view kPaddedInstead =
     "NVFP4 or forms with quantized activations; fewer ranks of tensor parallelism where there are "
     "several";
 
+constexpr std::string_view kNoSuchParameter =
+    "its loader of this family has no parameter of such a name (KeyError)";
+constexpr std::string_view kNotFound =
+    "its loader of this family passes over names that it does not know, and fills none of these "
+    "weights";
+
 constexpr std::array kLimits = {
     EngineLimit{kCt, kFp8Block, kWeightOnly, kAny,
                 "it has no scheme for FP8 linears in blocks, and none for FP8 experts, without "
@@ -314,6 +320,23 @@ constexpr std::array kLimits = {
                 .effect = kGarbageWithout},
     // Read in models/qwen3_vl_moe.py:320 and models/mllama4.py:920.
     EngineLimit{kAnyDialect, std::nullopt, std::nullopt, kTurnedStacks, kOneOrder, kUsualOrder},
+    // Read in deepseek_common/deepseek_weight_loader.py: do_load_weights, kimi_linear.py and
+    // deepseek_v4.py: load_weights.
+    other_names("kimi_k2", kRefused, kNoSuchParameter),
+    other_names("kimi_linear", kRefused, kNoSuchParameter),
+    other_names("deepseek_v4", kGarbage, kNotFound),
+    other_names("hy_v4", kGarbage, kNotFound),
+    // Read in load_weights() of the family's class.
+    no_stacks("longcat_flash", kGarbage, kNotFound),
+    no_stacks("qwen3_moe", kGarbage, kNotFound),
+    no_stacks("qwen2_moe", kGarbage, kNotFound),
+    no_stacks("exaone_moe", kGarbage, kNotFound),
+    no_stacks("ernie4_5_moe", kGarbage, kNotFound),
+    no_stacks("hy_v3", kGarbage, kNotFound),
+    no_stacks("glm4_moe", kGarbage, kNotFound),
+    no_stacks("glm4v_moe", kGarbage, kNotFound),
+    no_stacks("qwen3_next", kRefused, kNoSuchParameter),
+    no_stacks("hunyuan_v1_moe", kRefused, kNoSuchParameter),
     // The option is for model and draft.
     EngineLimit{.dialect = kAnyDialect,
                 .scheme = std::nullopt,
@@ -352,6 +375,21 @@ constexpr std::array kFamilies = {
     EngineFamily{"qwen3", kOnGpu, kSglangsEight},
     EngineFamily{"qwen3_moe", kOnGpu, kSglangsEight},
 };
+
+// Read in kimi_k25.py:646, and in remap_weight_name_to_dpsk_hf_format() of deepseek_v4.py.
+constexpr std::array kNames = {
+    EngineNames{"kimi_k2", "language_model.layers."},
+    EngineNames{"deepseek_v4", "model.layers."},
+    EngineNames{"deepseek_v4", "model.norm."},
+    EngineNames{"deepseek_v4", "model.embed_tokens."},
+};
+
+// Stacks of releases, and those of deepseek_common/deepseek_weight_loader.py:176.
+constexpr std::array<std::string_view, 20> kStackFamilies = {
+    "dbrx",     "deepseek_v2", "deepseek_v2_mha", "deepseek_v3", "deepseek_v32",
+    "gemma4",   "glm_moe_dsa", "gpt_oss",         "granitemoe",  "granitemoehybrid",
+    "hy_v4",    "inkling",     "jetmoe",          "kimi_k2",     "llama4",
+    "mistral4", "qwen3_5_moe", "qwen3_vl_moe",    "qwen4_exp",   "step3p7"};
 
 // Names of models/registry.py, by EntryClass; Gemma3TextModel is EmbeddingGemma
 // (configs/model_config.py:2348). For any other it takes transformers' model, which ignores
@@ -401,6 +439,8 @@ const EngineRow kSglangRow = {
     .loads = kLoads,
     .limits = kLimits,
     .families = kFamilies,
+    .names = kNames,
+    .stacks = kStackFamilies,
 };
 
 }  // namespace ingot::engines

@@ -55,6 +55,26 @@ constexpr std::array kFamilies = {
     EngineFamily{"qwen3", kGenerated, kOfDense},
 };
 
+// Names that transformers 5.24 saves.
+constexpr std::array kNames = {
+    EngineNames{"kimi_k2", "language_model.model.blocks."},
+    EngineNames{"kimi_linear", "model.layers.{layer}.block_sparse_moe.gate_proj."},
+    EngineNames{"kimi_linear", "model.layers.{layer}.block_sparse_moe.up_proj."},
+    EngineNames{"kimi_linear", "model.layers.{layer}.block_sparse_moe.down_proj."},
+    EngineNames{"deepseek_v4", "model.layers.{layer}.attn.norm."},
+    EngineNames{"deepseek_v4", "model.layers."},
+    EngineNames{"deepseek_v4", "model.norm."},
+    EngineNames{"deepseek_v4", "model.embed_tokens."},
+    EngineNames{"deepseek_v4", "model.hc_head.hc_fn"},
+    EngineNames{"deepseek_v4", "model.hc_head.hc_base"},
+    EngineNames{"deepseek_v4", "model.hc_head.hc_scale"},
+    EngineNames{"hy_v4", "model.hc_pre.hc_head."},
+    EngineNames{"hy_v4", "model.layers.{layer}.hc_pre.hc_attn_layer."},
+    EngineNames{"hy_v4", "model.layers.{layer}.hc_pre.hc_mlp_layer."},
+    EngineNames{"hy_v4", "model.layers.{layer}.mlp.linear_gate.weight"},
+    EngineNames{"hy_v4", "model.layers.{layer}.mlp.shared_experts.linear_gate.weight"},
+};
+
 }  // namespace
 
 const EngineRow kTransformersRow = {
@@ -71,6 +91,7 @@ const EngineRow kTransformersRow = {
     .loads = kLoads,
     .limits = kLimits,
     .families = kFamilies,
+    .names = kNames,
 };
 
 }  // namespace ingot::engines

@@ -88,6 +88,9 @@ constexpr EngineLimit wide_groups(std::string_view dialect, bool is_foreign) {
           .effect = kGarbageWithout};
 }
 
+constexpr std::string_view kNoSuchParameter =
+    "its loader of this family has no parameter of such a name (KeyError)";
+
 constexpr std::array kLimits = {
     // Read in compressed_tensors_w8a16_fp8.py, process_weights_after_loading.
     EngineLimit{kCt, kFp8Block, kWeightOnly, kAny,
@@ -199,6 +202,33 @@ constexpr std::array kLimits = {
                 .effect = kCoarser},
     // Read in fused_moe/routed_experts.py, _orient_fused_weight, and models/llama4.py:436.
     EngineLimit{kAnyDialect, std::nullopt, std::nullopt, kTurnedStacks, kOneOrder, kUsualOrder},
+    // Read in deepseek_v2.py:1779 (names behind "layers."), kimi_k3/nvidia/model.py: load_weights,
+    // deepseek_v4/nvidia/model.py: load_weights, hy_v4/nvidia/model.py: load_weights, with
+    // default_loader.py:520.
+    other_names("kimi_k2", kRefused, kNoSuchParameter),
+    other_names("kimi_linear", kRefused, kNoSuchParameter),
+    other_names("deepseek_v4", kRefused, kNoSuchParameter),
+    other_names(
+        "hy_v4", kRefused,
+        "its loader skips names that it does not know, and then ends with an error of "
+        "weights that were not initialized; where the config has a quantization it computes "
+        "with such weights"),
+    // Read in longcat_flash.py: load_weights.
+    EngineLimit{kAnyDialect, std::nullopt, std::nullopt, kIdentityExperts,
+                "its loader has no place for gates and ups of experts without tensors (KeyError)",
+                kReleasedExperts, "", "longcat_flash"},
+    // Read there, and in deepseek_v2.py, deepseek_v32/nvidia/model.py, AXK1.py, glm4_moe_lite.py,
+    // hy_v3.py.
+    no_stacks("longcat_flash", kRefused, kNoSuchParameter),
+    no_stacks("deepseek_v2", kRefused, kNoSuchParameter),
+    no_stacks("deepseek_v2_mha", kRefused, kNoSuchParameter),
+    no_stacks("deepseek_v3", kRefused, kNoSuchParameter),
+    no_stacks("kimi_k2", kRefused, kNoSuchParameter),
+    no_stacks("deepseek_v32", kRefused, kNoSuchParameter),
+    no_stacks("glm_moe_dsa", kRefused, kNoSuchParameter),
+    no_stacks("axk1", kRefused, kNoSuchParameter),
+    no_stacks("hy_v3", kRefused, kNoSuchParameter),
+    no_stacks("glm4_moe_lite", kRefused, kNoSuchParameter),
     // Loaders of families.
     EngineLimit{.dialect = kAnyDialect,
                 .scheme = kBf16,
@@ -265,6 +295,24 @@ constexpr std::array kFamilies = {
     EngineFamily{"solar_open", kReplaced, kEight},
 };
 
+// Read in kimi_k25.py:311; prefixes that deepseek_v4/nvidia/model.py:1737 leaves as they are.
+constexpr std::array kNames = {
+    EngineNames{"kimi_k2", "language_model.layers."},
+    EngineNames{"deepseek_v4", "model.layers."},
+    EngineNames{"deepseek_v4", "model.norm."},
+    EngineNames{"deepseek_v4", "model.embed_tokens."},
+};
+
+// Stacks of releases, and those that fused_moe/routed_experts.py loads: load_weights(). Classes of
+// transformers have it in models/transformers/moe.py.
+constexpr std::array<std::string_view, 26> kStackFamilies = {
+    "afmoe",          "dbrx",       "ernie4_5_moe",   "exaone_moe",   "gemma4",
+    "glm4_moe",       "glm4v_moe",  "gpt_oss",        "granitemoe",   "granitemoehybrid",
+    "hunyuan_v1_moe", "hy_v4",      "inkling",        "jetmoe",       "laguna",
+    "llama4",         "mellum",     "mistral4",       "qwen2_moe",    "qwen3_5_moe",
+    "qwen3_moe",      "qwen3_next", "qwen3_omni_moe", "qwen3_vl_moe", "qwen4_exp",
+    "step3p7"};
+
 }  // namespace
 
 const EngineRow kVllmRow = {
@@ -280,6 +328,8 @@ const EngineRow kVllmRow = {
     .loads = kLoads,
     .limits = kLimits,
     .families = kFamilies,
+    .names = kNames,
+    .stacks = kStackFamilies,
 };
 
 }  // namespace ingot::engines

@@ -53,6 +53,33 @@ inline constexpr std::string_view kOneOrder =
     "its loaders take stacks in the order of the family's releases";
 inline constexpr std::string_view kUsualOrder =
     "stacks in that order, as ingot convert writes them";
+inline constexpr std::string_view kReleasedNames =
+    "names of releases, as ingot convert writes them";
+inline constexpr std::string_view kReleasedExperts = "what ingot convert writes, without these";
+inline constexpr std::string_view kSingleExperts =
+    "single experts, as ingot convert --experts separate writes them";
+/// Names that an engine does not know in a family.
+constexpr EngineLimit other_names(std::string_view family, EngineEffect effect,
+                                  std::string_view reason) {
+  return {.dialect = kAnyDialect,
+          .scheme = std::nullopt,
+          .scope = kOtherNames,
+          .reason = reason,
+          .instead = kReleasedNames,
+          .family = family,
+          .effect = effect};
+}
+/// Stacks of experts, where releases of a family have single ones.
+constexpr EngineLimit no_stacks(std::string_view family, EngineEffect effect,
+                                std::string_view reason) {
+  return {.dialect = kAnyDialect,
+          .scheme = std::nullopt,
+          .scope = kStacks,
+          .reason = reason,
+          .instead = kSingleExperts,
+          .family = family,
+          .effect = effect};
+}
 inline constexpr std::string_view kNoSmallerGroups =
     "it makes smaller groups of those that ranks cut, but none of less than 32 columns";
 inline constexpr std::string_view kRowsOfAwq =

@@ -272,6 +272,8 @@ Draft Checkpoint::draft_of_view() const {
   draft.family = state_->family;
   draft.block = state_->block;
   draft.lacks_promised_mtp = state_->lacks_promised_mtp;
+  draft.aliases = state_->aliases;
+  draft.has_identity_experts = state_->has_identity_experts;
   return draft;
 }
 
@@ -310,6 +312,11 @@ Checkpoint open_weights_file(const std::filesystem::path& path, const std::files
 
 bool Checkpoint::has_file(std::string_view name) const {
   return std::binary_search(state_->file_names.begin(), state_->file_names.end(), name);
+}
+
+std::string_view Checkpoint::alias_of(const std::string& stored) const {
+  const auto found = state_->aliases.find(stored);
+  return found == state_->aliases.end() ? std::string_view() : found->second;
 }
 
 bool Checkpoint::may_have_lost(std::string_view name) const {

@@ -104,6 +104,9 @@ struct Draft {
   std::vector<std::string> lost;
   std::array<std::uint64_t, 2> block = {128, 128};  ///< block of scales, as the config says
   std::string table_called_head;                    ///< Checkpoint::table_called_head()
+  /// Aliases (NameAlias::stored) of stored tensors that rename_aliases() renamed, by their names.
+  std::unordered_map<std::string, std::string> aliases;
+  bool has_identity_experts = false;  ///< Checkpoint::has_identity_experts()
   bool takes_any_names = false;      ///< true: generic, whose config.json may be missing
   bool is_understood = true;         ///< Checkpoint::is_understood()
   bool is_complete = true;           ///< true: every file could be read
@@ -192,6 +195,12 @@ class Checkpoint final : public TensorSource {
   /// The name in the files of the table that is seen as the embedding (name_tied_table()); empty
   /// where that has its own name.
   [[nodiscard]] const std::string& table_called_head() const { return state_->table_called_head; }
+  /// The alias of the family (NameAlias::stored) under which the files have a stored tensor; empty
+  /// for one that they call as releases do.
+  [[nodiscard]] std::string_view alias_of(const std::string& stored) const;
+  /// True if the files have gates and ups of experts without tensors, which are left out
+  /// (leave_out_identity_experts()).
+  [[nodiscard]] bool has_identity_experts() const { return state_->has_identity_experts; }
   /// True when the directory has an index, whatever its name.
   [[nodiscard]] bool has_index() const { return state_->has_index; }
   /// Entries of the index other than its map; the default without an index.

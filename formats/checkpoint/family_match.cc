@@ -361,7 +361,10 @@ void rename_aliases(Draft& draft) {
         fmt::format("{} tensors have names that begin with '{}': read as '{}', and written so",
                     renamed.size(), alias.stored, alias.meant));
     draft.forget_names();
-    for (auto& [tensor, name] : renamed) tensor->name = std::move(name);
+    for (auto& [tensor, name] : renamed) {
+      tensor->name = std::move(name);
+      draft.aliases.emplace(tensor->name, alias.stored);
+    }
     for (std::string& name : draft.lost) {
       if (std::optional<std::string> other = meant(name)) name = std::move(*other);
     }
@@ -406,6 +409,7 @@ void leave_out_identity_experts(Draft& draft) {
   draft.forget_names();
   n_left += std::erase_if(draft.stored, is_left);
   if (n_left == 0) return;
+  draft.has_identity_experts = true;
   draft.remarks.push_back(fmt::format(
       "{} tensors have gates and ups of experts {} to {}, which give their input back and have no "
       "down projection: left out, as in releases",

@@ -2,6 +2,7 @@
 
 #include "check/check.h"
 #include "convert/convert.h"
+#include "engines/verdicts.h"
 #include "formats/base/fd.h"
 #include "formats/family/families.h"
 #include "formats/json/json.h"
@@ -516,6 +517,57 @@ TEST(IdentityExperts, LoseWhatTransformersSavesOfThem) {
            check::check_is_source_of(saved, outputs / "of_saved").findings)
         EXPECT_EQ(finding.severity, check::Severity::kWarning) << finding.message;
     }
+  }
+}
+
+/// The words that `check --engine` has for a reason: "loads", "error" or "silent".
+std::string verdict_on(const std::filesystem::path& model, engines::Engine engine) {
+  const Checkpoint checkpoint = Checkpoint::open(model);
+  const engines::EngineInput input(checkpoint);
+  const engines::EngineVerdict verdict =
+      engines::engine_verdict(checkpoint, input, engines::newest(engine), {});
+  return verdict.loads ? "loads" : verdict.is_silent ? "silent" : "error";
+}
+
+// vLLM's loader has no parameters for them; SGLang's passes over names that it does not know, also
+// over those of stacks.
+TEST(IdentityExperts, AreLoadedBySGLangAsSingleOnesOnly) {
+  const TempDir directory;
+  for (const bool is_stacked : {false, true}) {
+    SCOPED_TRACE(is_stacked);
+    const std::filesystem::path saved = directory / (is_stacked ? "stacks" : "singles");
+    write_long_cat(saved_by_transformers(read_output(kLongCat), is_stacked), saved);
+    EXPECT_EQ(verdict_on(saved, engines::Engine::kVllm), "error");
+    EXPECT_EQ(verdict_on(saved, engines::Engine::kSglang), is_stacked ? "silent" : "loads");
+    std::set<std::string_view> rules;
+    for (const check::Finding& finding : check::check_checkpoint(saved, {}).findings)
+      rules.emplace(finding.rule);
+    EXPECT_TRUE(rules.contains("engine.refused-by-vllm"));
+    EXPECT_EQ(rules.contains("engine.refused-by-sglang"), is_stacked);
+  }
+  EXPECT_EQ(verdict_on(kLongCat, engines::Engine::kVllm), "loads");
+}
+
+TEST(StackedExperts, AreSeparatedForAnEngineThatKnowsNoStacks) {
+  const TempDir directory;
+  formats::SynthOptions options;
+  options.family = formats::find_family("deepseek_v3");
+  options.size = formats::SynthSize::kTiny;
+  options.fp8 = false;
+  options.stacked = true;
+  write_synthetic_checkpoint(directory / "in", options);
+  EXPECT_EQ(verdict_on(directory / "in", engines::Engine::kVllm), "error");
+  EXPECT_EQ(verdict_on(directory / "in", engines::Engine::kSglang), "loads");
+  for (const engines::Engine engine : {engines::Engine::kVllm, engines::Engine::kSglang}) {
+    Conversion conversion(directory / "in", directory / std::string(engines::newest(engine).word));
+    conversion.recipe.choices.engine = &engines::newest(engine);
+    conversion.recipe.to.reset();
+    conversion.run();
+    EXPECT_EQ(verdict_on(conversion.output, engine), "loads");
+    const OutputTensors output = read_output(conversion.output);
+    const bool has_stacks = std::ranges::any_of(
+        output, [](const auto& tensor) { return tensor.first.ends_with(".experts.gate_up_proj"); });
+    EXPECT_EQ(has_stacks, engine == engines::Engine::kSglang);
   }
 }
 

@@ -1,6 +1,7 @@
 #include <iterator>
 
 #include "check/check.h"
+#include "engines/verdicts.h"
 #include "formats/json/json.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
@@ -120,6 +121,56 @@ TEST(NamePrefixes, ThoseThatTransformersSavesMeanTheReleases) {
     for (const auto& tensor : usual.tensors()) usual_names.insert(tensor.name);
     EXPECT_EQ(names, usual_names);
   }
+}
+
+/// The answer about an engine: "loads", "error", "silent" or "unknown".
+std::string verdict_on(const formats::Checkpoint& checkpoint, engines::Engine engine) {
+  const engines::EngineInput input(checkpoint);
+  const engines::EngineVerdict verdict =
+      engines::engine_verdict(checkpoint, input, engines::newest(engine), {});
+  if (verdict.loads) return "loads";
+  EXPECT_THAT(verdict.reason, ::testing::HasSubstr("ingot convert"));
+  return !verdict.is_known ? "unknown" : verdict.is_silent ? "silent" : "error";
+}
+
+TEST(NamePrefixes, OfSavedModelsAreReadByFewEngines) {
+  struct Saved {
+    const char *fixture, *released, *saved, *in_vllm, *in_sglang, *in_transformers;
+  };
+  for (const Saved& row :
+       {Saved{"kimi_k25", kLayers, kReleasedLayers, "loads", "loads", "unknown"},
+        Saved{"kimi_k25", kLayers, "language_model.model.blocks.", "error", "error", "loads"},
+        Saved{"../forward/kimi_linear/checkpoint", "model.layers.0.mlp.",
+              "model.layers.0.block_sparse_moe.", "error", "error", "loads"},
+        Saved{"../forward/hy_v4/checkpoint", "model.hc_head.", "model.hc_pre.hc_head.", "error",
+              "silent", "loads"}}) {
+    SCOPED_TRACE(row.saved);
+    const TempDir directory;
+    const formats::Checkpoint read =
+        open(copy_renamed(row.fixture, directory / "in", row.released, row.saved));
+    const formats::Checkpoint usual = open(fixture(row.fixture));
+    for (const auto& [engine, expected] :
+         {std::pair(engines::Engine::kVllm, row.in_vllm),
+          std::pair(engines::Engine::kSglang, row.in_sglang),
+          std::pair(engines::Engine::kTransformers, row.in_transformers)}) {
+      EXPECT_EQ(verdict_on(usual, engine), "loads") << engines::newest(engine).name;
+      EXPECT_EQ(verdict_on(read, engine), expected) << engines::newest(engine).name;
+    }
+  }
+}
+
+TEST(NamePrefixes, OfAFamilyFileAreKnownToNoEngine) {
+  const TempDir directory;
+  const auto renamed =
+      copy_renamed("qwen3_5_moe", directory / "in", "model.language_model.layers.", "h.");
+  const std::filesystem::path file = directory / "family.yaml";
+  std::ofstream(file) << "family: renamed_qwen\nlike: qwen3_5_moe\n"
+                         "aliases: {h.: model.language_model.layers.}\n";
+  const formats::Checkpoint read = open(renamed, "file:" + file.string());
+  EXPECT_EQ(verdict_on(open(fixture("qwen3_5_moe")), engines::Engine::kVllm), "loads");
+  for (const engines::Engine engine :
+       {engines::Engine::kVllm, engines::Engine::kSglang, engines::Engine::kTransformers})
+    EXPECT_EQ(verdict_on(read, engine), "unknown");
 }
 
 TEST(NamePrefixes, BesideTheUsualOnesAreOneCause) {
