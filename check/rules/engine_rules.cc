@@ -185,10 +185,11 @@ constexpr LoaderRule kEngineRows[] = {
     {"fused.scheme", "", "all", kError, "weights that a loader fuses have one scheme",
      fused_scheme},
     {"nvfp4.fused-global", "", "vLLM, SGLang", kError,
-     "weights that a loader fuses have one global scale", fused_global, kAnyScheme, kReadsValues},
+     "weights that a loader fuses have one global scale", fused_global, kAnyScheme, kReadsValues,
+     false, std::nullopt, "", nullptr, kIsSilent},
     {"awq.unsaid-zeros", "", "vLLM, SGLang", kError,
      "routed experts have zero points other than 8 only where the config says that there are some",
-     unsaid_zero_points, kAnyScheme, kReadsValues},
+     unsaid_zero_points, kAnyScheme, kReadsValues, false, std::nullopt, "", nullptr, kIsSilent},
     {"cut.group-edge", "", "vLLM, SGLang", kWarning,
      "ranks of tensor parallelism, when their number is given, divide heads and cut at the edges "
      "of groups that share a scale",

@@ -197,7 +197,9 @@ void deny_by_errors(std::span<const Finding> findings,
     }
     const auto error = std::ranges::find(own, Severity::kError, &Finding::severity);
     if (error == own.end()) continue;
+    const LoaderRule* rule = find_loader_rule(error->rule);
     verdict.loads = false;
+    verdict.is_silent = rule != nullptr && rule->is_silent;
     verdict.tensor = error->tensor;
     verdict.reason = error->message;
     if (!error->rule.empty()) verdict.reason += fmt::format(" (loader rule {})", error->rule);

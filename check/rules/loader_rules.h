@@ -69,6 +69,8 @@ struct LoaderRule {
   std::string_view except = {};  ///< a dialect whose own rows say this; empty: none
   /// The option of an engine with which it takes a checkpoint that breaks the rule; null: none.
   std::string_view engines::EngineRow::*option = nullptr;
+  /// True if loaders show no error, and compute with other numbers than the files have.
+  bool is_silent = false;
 };
 
 /// The rows of all tables (rule_input.h).

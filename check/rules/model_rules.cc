@@ -261,7 +261,7 @@ constexpr LoaderRule kModelRows[] = {
      draft_names<engines::Engine::kSglang>},
     {"model.tied-head", "", "SGLang, transformers 4", kError,
      "with tie_word_embeddings a head that is stored is the embedding, byte for byte", head_of_tied,
-     kAnyScheme, kReadsValues},
+     kAnyScheme, kReadsValues, false, std::nullopt, "", nullptr, kIsSilent},
     {"model.tied-table", "", "vLLM, SGLang, transformers 4", kError,
      "the one table of a tied model is stored under the embedding's name", table_of_tied},
     {"model.stray-part", "", "vLLM", kWarning,

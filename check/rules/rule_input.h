@@ -283,6 +283,7 @@ inline constexpr void (*kByStructure)(const RuleInput&) = nullptr;
 inline constexpr bool (*kAnyScheme)(const SchemeFacts&) = nullptr;
 inline constexpr bool kReadsValues = true;
 inline constexpr bool kIsAllowable = true;
+inline constexpr bool kIsSilent = true;
 
 using RuleTable = std::span<const LoaderRule>;
 extern const RuleTable kConfigRules, kStartupRules, kCacheScaleRules, kDeepseekRules, kPartRules,

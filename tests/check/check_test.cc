@@ -490,6 +490,21 @@ TEST(EngineFindings, AreThoseOfTheEngine) {
   EXPECT_EQ(findings_for(Engine::kTransformers, all).size(), 1U);
 }
 
+TEST(EngineFindings, OfWrongNumbersAreNoErrorOfTheEngine) {
+  for (const auto& [rule, is_silent] :
+       {std::pair("nvfp4.fused-global", true), std::pair("awq.unsaid-zeros", true),
+        std::pair("model.tied-head", true), std::pair("fused.scheme", false)}) {
+    Finding wrong = violation(kMismatch, "", "a.weight", "differs");
+    wrong.rule = rule;
+    std::vector<engines::EngineVerdict> verdicts(1);
+    verdicts[0].engine = &engines::newest(Engine::kSglang);
+    verdicts[0].loads = true;
+    deny_by_errors({&wrong, 1}, verdicts);
+    EXPECT_FALSE(verdicts[0].loads) << rule;
+    EXPECT_EQ(verdicts[0].is_silent, is_silent) << rule;
+  }
+}
+
 TEST(EngineFindings, AMissingTokenizerIsAnOption) {
   Finding missing = violation(kNotFound, "tokenizer.json", "", "there is no tokenizer");
   missing.severity = Severity::kWarning;
