@@ -200,6 +200,18 @@ void config_without_weights(const RuleInput& input) {
                       "promises weights quantized as {}, but none is (remove the file)", algo);
 }
 
+// Without words in config.json servers read none of these files, tools of quantization do.
+void leftover_description(const RuleInput& input) {
+  if (!has_no_codes(input.checkpoint)) return;
+  for (const formats::SideFile& file : input.checkpoint.side_files()) {
+    // A description of msmodelslim is one of a dialect, with rules of its own.
+    if (formats::is_tool_description(file.path) && input.dialect().description_file != file.path)
+      input.report_file(file.path, kMismatch,
+                        "has the settings of a quantization, but no weight is quantized (remove "
+                        "the file)");
+  }
+}
+
 constexpr LoaderRule kConfigRows[] = {
     {"container.metadata-format", "", "transformers 4", kWarning,
      "__metadata__.format of every file is pt, tf, flax or mlx", metadata_format},
@@ -225,6 +237,9 @@ constexpr LoaderRule kConfigRows[] = {
     {"quantized.config-without-weights", "", "all", kError,
      "a checkpoint whose JSON describes a quantization has quantized weights",
      config_without_weights, kAnyScheme, false, false, std::nullopt, /*except=*/"deepseek"},
+    {"quantized.leftover-file", "", "one reader or another", kWarning,
+     "next to plain weights only there is no file with settings of a quantization",
+     leftover_description},
 };
 
 }  // namespace

@@ -108,10 +108,32 @@ constexpr std::array kRopeNumbers = {
     RopeNumbers{"longrope", {"short_factor", "long_factor", "long_factor"}},
 };
 
-void check_factor(const RuleInput& input, const Json& keys, std::string_view path,
-                  const Json& rope) {
-  std::string kind = text_at(rope, "rope_type");
-  if (kind.empty()) kind = text_at(rope, "type");
+/// The parameters of a rope, and the kind that they name.
+struct Rope {
+  std::string path;  ///< key of the config, and of a kind of layers in it
+  const Json& parameters;
+  std::string kind;
+};
+
+// Calls `visit(rope)` for each rope of the config: an object may have one for each kind of layer.
+template <typename Visit>
+void for_each_rope(const Json& keys, const Visit& visit) {
+  const auto visit_one = [&](std::string path, const Json& parameters) {
+    std::string kind = text_at(parameters, "rope_type");
+    if (kind.empty()) kind = text_at(parameters, "type");
+    visit(Rope{std::move(path), parameters, std::move(kind)});
+  };
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    const Json& rope = json_member(keys, key);
+    if (!rope.is_object()) continue;
+    visit_one(key, rope);
+    for (const auto& [kind, value] : rope.items())
+      visit_one(fmt::format("{}.{}", key, kind), value);
+  }
+}
+
+void check_factor(const RuleInput& input, const Json& keys, const Rope& found) {
+  const auto& [path, rope, kind] = found;
   for (const RopeNumbers& row : kRopeNumbers) {
     const auto missing = std::ranges::find_if(
         row.keys, [&](const char* key) { return json_member(rope, key).is_null(); });
@@ -129,14 +151,81 @@ void check_factor(const RuleInput& input, const Json& keys, std::string_view pat
 
 void rope_factor(const RuleInput& input) {
   const Json& keys = text_keys(input.config());
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    const Json& rope = json_member(keys, key);
-    if (!rope.is_object()) continue;
-    check_factor(input, keys, key, rope);
-    // An object of rope parameters for each kind of layer.
-    for (const auto& [kind, value] : rope.items())
-      check_factor(input, keys, fmt::format("{}.{}", key, kind), value);
+  for_each_rope(keys, [&](const Rope& rope) { check_factor(input, keys, rope); });
+}
+
+// transformers' modeling_rope_utils.py, vLLM's rotary_embedding/__init__.py and
+// transformers_utils/config.py, SGLang's rotary_embedding/factory.py.
+constexpr std::array<std::string_view, 16> kRopeKinds = {
+    "default", "linear",        "dynamic",   "yarn",          "llama3",  "longrope",
+    "su",      "proportional",  "mrope",     "deepseek_yarn", "mllama4", "deepseek_llama_scaling",
+    "ntk",     "bailing_mrope", "openpangu", "telechat3-yarn"};
+
+void rope_kind(const RuleInput& input) {
+  for_each_rope(text_keys(input.config()), [&](const Rope& rope) {
+    if (rope.kind.empty() || is_in(kRopeKinds, rope.kind)) return;
+    input.report_config(kUnsupported,
+                        "{} has rope_type '{}', which no loader knows (the release has it; known: "
+                        "{})",
+                        rope.path, rope.kind, fmt::join(kRopeKinds, ", "));
+  });
+}
+
+// transformers' activations.py, and those of vLLM's activation.py and of single families.
+constexpr std::array<std::string_view, 27> kActivations = {"gelu",
+                                                           "gelu_10",
+                                                           "gelu_fast",
+                                                           "gelu_new",
+                                                           "gelu_python",
+                                                           "silu",
+                                                           "gelu_pytorch_tanh",
+                                                           "gelu_python_tanh",
+                                                           "gelu_accurate",
+                                                           "hardswish",
+                                                           "laplace",
+                                                           "leaky_relu",
+                                                           "linear",
+                                                           "mish",
+                                                           "quick_gelu",
+                                                           "relu",
+                                                           "relu2",
+                                                           "relu6",
+                                                           "sigmoid",
+                                                           "sqrtsoftplus",
+                                                           "swish",
+                                                           "tanh",
+                                                           "prelu",
+                                                           "xielu",
+                                                           "swigluoai",
+                                                           "gegelu",
+                                                           "situ"};
+
+void activation(const RuleInput& input) {
+  const Json& keys = text_keys(input.config());
+  for (const char* key : {"hidden_act", "hidden_activation", "mlp_hidden_act", "mamba_hidden_act",
+                          "activation_function"}) {
+    const std::string name = text_at(keys, key);
+    if (!name.empty() && !is_in(kActivations, name))
+      input.report_config(kUnsupported,
+                          "{} is '{}', an activation that no loader knows (the release has it)",
+                          key, name);
   }
+}
+
+void key_heads(const RuleInput& input) {
+  const formats::ModelConfig& config = input.config();
+  const std::uint64_t heads = config.num_attention_heads, key_heads = config.num_key_value_heads;
+  if (key_heads == 0 || heads % key_heads == 0 || config.by_layer.contains("num_attention_heads") ||
+      config.by_layer.contains("num_key_value_heads"))
+    return;
+  const auto has_keys = [](const LogicalTensor& tensor) {
+    return tensor.rule != nullptr && tensor.rule->role == formats::Role::kKProj;
+  };
+  if (std::ranges::any_of(input.weights(), has_keys))
+    input.report_config(kMismatch,
+                        "num_attention_heads is {}, and num_key_value_heads is {}, which does not "
+                        "divide it (the release has both)",
+                        heads, key_heads);
 }
 
 void context_length(const RuleInput& input) {
@@ -281,6 +370,10 @@ constexpr LoaderRule kStartupRows[] = {
     {"config.rope-factor", "", "all", kError,
      "rope that is scaled (yarn and others) has a factor above zero, and the numbers of its kind",
      rope_factor},
+    {"config.rope-type", "", "all", kError, "a rope is of a kind that loaders know", rope_kind},
+    {"config.activation", "", "all", kError, "an activation is one that loaders know", activation},
+    {"config.key-heads", "", "all", kError, "heads of keys and values divide those of queries",
+     key_heads},
     {"config.context-length", "", kServers, kError,
      "max_position_embeddings, if it exists, is above zero", context_length},
     {"config.layer-lists", "", "all", kError,

@@ -24,8 +24,8 @@ Scaling scaling_of(const formats::RopeConfig& config) {
   if (config.type == "proportional") return Scaling::kPart;
   if (config.type.empty() || config.type == "default") return Scaling::kNone;
   refuse(ErrorCode::kUnsupported,
-         fmt::format("rope scaling of type '{}'; the forward pass knows default, linear, yarn, "
-                     "llama3, longrope and proportional",
+         fmt::format("'rope_type' is '{}'; the forward pass knows default, linear, yarn, llama3, "
+                     "longrope and proportional",
                      config.type));
 }
 

@@ -191,8 +191,10 @@ GroupedSpec grouped_attention(const ModelConfig& config, const GroupedRope& form
   constexpr std::size_t kMost = std::size_t{1} << 16;  // so that no product wraps around
   if (spec.heads == 0 || spec.kv_heads == 0 || spec.head_dim == 0 || spec.heads > kMost ||
       spec.head_dim > kMost || spec.heads % spec.kv_heads != 0) {
-    refuse(ErrorCode::kCorrupt, fmt::format("{} heads of {} over {} key heads make no attention",
-                                            spec.heads, spec.head_dim, spec.kv_heads));
+    refuse(ErrorCode::kCorrupt,
+           fmt::format("{} heads of {} over {} key heads make no attention ('num_attention_heads', "
+                       "'head_dim' and 'num_key_value_heads', or those of such layers)",
+                       spec.heads, spec.head_dim, spec.kv_heads));
   }
   spec.value_dim = spec.head_dim;
   spec.biases = config.attention_bias;

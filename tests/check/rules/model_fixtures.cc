@@ -8,6 +8,27 @@ using enum formats::Activations;
 using enum formats::SchemeId;
 using formats::DType;
 
+namespace {
+
+/// A plain model with one head of keys less than of queries.
+EditableCheckpoint make_odd_heads() {
+  EditableCheckpoint checkpoint = make_synthetic([](formats::SynthOptions& options) {
+    options.family = formats::find_family("qwen3_moe");
+    options.fp8 = false;
+  });
+  const std::uint64_t heads = checkpoint.config.at("num_attention_heads");
+  const std::uint64_t width = checkpoint.config.at("head_dim");
+  const std::uint64_t hidden = checkpoint.config.at("hidden_size");
+  checkpoint.config["num_key_value_heads"] = heads - 1;
+  for (const auto& [name, tensor] : std::map(checkpoint.tensors)) {
+    if (name.ends_with(".k_proj.weight") || name.ends_with(".v_proj.weight"))
+      checkpoint.put_zeros(name, DType::kBf16, {(heads - 1) * width, hidden});
+  }
+  return checkpoint;
+}
+
+}  // namespace
+
 std::vector<RuleFixture> model_fixtures() {
   const std::string bias = kMoe + "gate.e_score_correction_bias";
   return {
@@ -50,6 +71,17 @@ std::vector<RuleFixture> model_fixtures() {
       {"config.rope-factor", kCorrupt, make_fp8,
        in_config(
            {{"/rope_scaling", {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}}}})},
+      {"config.rope-type", kUnsupported, make_fp8,
+       in_config({{"/rope_scaling", {{"rope_type", "yarm"}, {"factor", 4}}}})},
+      {"config.rope-type", kUnsupported, make_fp8,
+       in_config({{"/rope_scaling", {{"full_attention", {{"type", "linaer"}, {"factor", 4}}}}}})},
+      {"config.activation", kUnsupported, make_fp8, in_config({{"/hidden_act", "silo"}})},
+      {"config.activation", kUnsupported, make_fp8, in_config({{"/mlp_hidden_act", "Silu"}})},
+      {"config.key-heads", kMismatch, make_odd_heads},
+      {"quantized.leftover-file", kMismatch, make_plain,
+       [](auto& c) {
+         c.descriptions["quantize_config.json"] = {{"bits", 4}, {"group_size", 128}};
+       }},
       {"config.context-length", kCorrupt, make_fp8, in_config({{"/max_position_embeddings", 0}})},
       {"config.layer-lists", kMismatch, make_fp8,
        in_config({{"/layer_types", {"full_attention"}}})},

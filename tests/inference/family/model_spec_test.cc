@@ -274,6 +274,8 @@ TEST(ModelSpec, RefusesARouterWithoutAChoice) {
 TEST(ModelSpec, RefusesUnknownFeatures) {
   expect_tiny_refused(ErrorCode::kUnsupported, {"'hidden_act' is 'gelu'", "'silu'"},
                       {{"/hidden_act", "gelu"}});
+  expect_tiny_refused(ErrorCode::kUnsupported, {"'rope_type' is 'yarm'"},
+                      {{"/rope_scaling", {{"rope_type", "yarm"}, {"factor", 4}}}});
   expect_tiny_refused(ErrorCode::kUnsupported, {"attention_bias"}, {{"/attention_bias", true}});
   expect_tiny_refused(ErrorCode::kUnsupported, {"'num_attention_heads' is not the same"},
                       {{"/num_attention_heads", {2, 4, 4, 4, 4}}});
@@ -435,7 +437,8 @@ TEST(LayeredSpecs, RefuseLayersOfUnknownKinds) {
   refused("llama4", kCorrupt, {"'floor_scale'"}, {{"/text_config/floor_scale", 0}});
   refused("llama4", kCorrupt, {"rope scaling llama3 needs 'original_max_position_embeddings'"},
           {{"/text_config/rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}});
-  expect_forward_refused("mimo_v2_flash", kCorrupt, {"4 heads of 24 over 3 key heads"},
+  expect_forward_refused("mimo_v2_flash", kCorrupt,
+                         {"4 heads of 24 over 3 key heads", "'num_key_value_heads'"},
                          {{"/swa_num_key_value_heads", 3}});
   expect_forward_refused("mimo_v2_flash", kCorrupt, {"'hybrid_layer_pattern' has 2"},
                          {{"/hybrid_layer_pattern", {0, 2, 1}}});
