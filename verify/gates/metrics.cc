@@ -25,7 +25,9 @@ namespace {
 // the least step h, and the largest code of a group of g values is at least a, as weights.coarse
 // demands. So E <= r = q^2 + g (h / a)^2, and at most 1. The mean of n numbers from 0 to r with
 // the variance v is above its expectation by more than t = sqrt(2 v L / n) + r L / (3 n) with a
-// probability of at most p = 1e-4, where L = ln(1 / p) (Bernstein).
+// probability of at most p = 1e-4, where L = ln(1 / p) (Bernstein). Groups whose values are so
+// small that their scale is the least that a rule gives have an a of any size: their values are off
+// by at most half a step of that scale, which is added (error2_at_floor).
 
 /// ln(10^4): a tensor like those that the floors were measured on is below its own once in ten
 /// thousand times at the most.
@@ -37,6 +39,7 @@ constexpr double kDigits = 1e5;
 /// The groups of a tensor: how many, and the largest squared error of one over its squared values.
 struct Groups {
   double n = 0, most = 1;
+  double at_floor = 0;  ///< error2_at_floor()
 };
 
 std::optional<Groups> groups_of(const TensorWeights& tensor) {
@@ -53,7 +56,11 @@ std::optional<Groups> groups_of(const TensorWeights& tensor) {
   const double small = half_step / static_cast<double>(least_reach(*id, 1));
   const double most =
       relative * relative + static_cast<double>(tensor.group_elements) * small * small;
-  return Groups{.n = static_cast<double>(tensor.groups), .most = std::min(most, 1.0)};
+  // Groups that rounding left as they were, as those of zeros, have no part in the error.
+  const std::uint64_t changed = tensor.reach.groups;
+  return Groups{.n = static_cast<double>(changed == 0 ? tensor.groups : changed),
+                .most = std::min(most, 1.0),
+                .at_floor = error2_at_floor(*id, tensor.sums)};
 }
 
 /// How far the mean of n independent numbers may be above its expectation (Bernstein): they have
@@ -69,7 +76,9 @@ double cosine_floor(double floor, const TensorWeights& tensor) {
   const double mean = 1 - floor * floor;
   // Numbers between 0 and `most` with this mean vary no more (Bhatia and Davis).
   const double variance = mean * std::max(groups->most - mean, 0.0);
-  const double error2 = std::min(groups->most, mean + scatter(variance, groups->most, groups->n));
+  const double usual = std::min(groups->most, mean + scatter(variance, groups->most, groups->n));
+  // A code is never farther from its value than 0 is.
+  const double error2 = std::min(usual + groups->at_floor, 1.0);
   return std::floor(std::sqrt(1 - std::max(error2, mean)) * kDigits) / kDigits;
 }
 
@@ -81,7 +90,8 @@ double scale_error_limit(double most, const TensorWeights& tensor) {
   // relative squared error (Cauchy and Schwarz), so that its mean square is at most the mean error.
   const double error2 = tensor.sums.relative_error() * tensor.sums.relative_error();
   const double largest = std::sqrt(groups->most);
-  const double limit = std::min(largest, error2 + scatter(error2, largest, groups->n));
+  const double usual = std::min(largest, error2 + scatter(error2, largest, groups->n));
+  const double limit = std::min(usual + std::sqrt(groups->at_floor), 1.0);
   return std::max(most, std::ceil(limit * kDigits) / kDigits);
 }
 

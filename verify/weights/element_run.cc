@@ -162,11 +162,13 @@ bool is_far(const Element& element, const StepGrid& grid, double step) {
   return element.distance() > limit;
 }
 
-/// True if a value that is far from its source is the largest code's, and the source lies beyond.
+/// True if a value that is far from its source is the largest code's, or the largest that is a
+/// finite number under its scale, and the source lies beyond.
 bool is_beyond(const Element& element, const StepGrid& grid, double step) {
+  constexpr double kMost = std::numeric_limits<float>::max();
   const double top = static_cast<double>(grid.largest * (1 - 0x1p-12F)) * element.scale;
-  return step > 0 && std::fabs(element.output) >= top &&
-         std::fabs(element.source) > std::fabs(element.output) &&
+  const bool is_last = std::fabs(element.output) >= top || std::fabs(element.output) + step > kMost;
+  return step > 0 && is_last && std::fabs(element.source) > std::fabs(element.output) &&
          std::signbit(element.source) == std::signbit(element.output);
 }
 

@@ -25,19 +25,6 @@ bool has_exponent_scales(SchemeId scheme) {
   return formats::scheme_facts(scheme).scale_dtype == formats::DType::kF8E8M0;
 }
 
-/// Up to here a rule does not let scales shrink with the values: 2^-23 in INT8, 1e-4 / 448 rounded
-/// up in FP8, the end of exponents.
-float floor_of(SchemeId scheme) {
-  switch (formats::scheme_facts(scheme).code) {
-    case CodeKind::kInt8:
-      return 0x1p-23F;
-    case CodeKind::kE4m3:
-      return has_exponent_scales(scheme) ? 0x1p-126F : 0x1p-22F;
-    default:
-      return 0x1p-126F;
-  }
-}
-
 float magnitude_of(SchemeId scheme, float scale) {
   return formats::scheme_facts(scheme).has_signed_scales ? std::fabs(scale) : scale;
 }
@@ -85,6 +72,27 @@ void raise(std::atomic<T>& largest, T value) {
 
 }  // namespace
 
+float floor_scale(SchemeId scheme) {
+  switch (formats::scheme_facts(scheme).code) {
+    case CodeKind::kInt8:
+      return 0x1p-23F;
+    case CodeKind::kE4m3:
+      return has_exponent_scales(scheme) ? 0x1p-126F : 0x1p-21F;
+    default:
+      return 0x1p-126F;
+  }
+}
+
+double error2_at_floor(SchemeId scheme, const ElementSums& sums) {
+  if (!(sums.source2 > 0)) return 0;
+  const quantize::CodeFacts code = quantize::code_facts(formats::scheme_facts(scheme).code);
+  const double half_step = static_cast<double>(code.step_factor) / 2 *
+                           static_cast<double>(code.floor) *
+                           static_cast<double>(floor_scale(scheme));
+  const auto n = static_cast<double>(sums.elements - sums.exact);
+  return n * half_step * half_step / sums.source2;
+}
+
 float least_reach(SchemeId scheme, float scale) {
   const CodeKind kind = formats::scheme_facts(scheme).code;
   if (!formats::is_quantized(scheme)) return 0;
@@ -129,7 +137,7 @@ void GroupCodes::see_within(const ElementRun& tile, float global, GroupReach& fo
   const std::size_t groups = (tile.output.cols + group - 1) / group;
   const quantize::CodedMatrix& stored = tile.stored;
   check_scales(stored);
-  const float bound = least_reach(scheme_, 1), floor = floor_of(scheme_);
+  const float bound = least_reach(scheme_, 1), floor = floor_scale(scheme_);
   // Mostly the largest code is found without decoding.
   const bool codes_tell = formats::scheme_facts(scheme_).code == CodeKind::kE2m1 && group % 16 == 0;
   const std::size_t whole = tile.output.cols / group;
@@ -208,7 +216,7 @@ void GroupCodes::see_shared(const ElementRun& tile) {
       const float scale = magnitude_of(scheme_, scales[first + g]);
       const std::size_t at = first_at + g;
       // Values that are no scales were reported; a scale at its floor tells nothing.
-      const bool is_at_floor = !(scale > floor_of(scheme_));
+      const bool is_at_floor = !(scale > floor_scale(scheme_));
       raise(reach_[at], is_at_floor ? 1.0F : largest[g] / scale / least_reach(scheme_, scale));
       if (shared_ == 1) scale_.store(scale, std::memory_order_relaxed);
       if (is_rounded_[at].load(std::memory_order_relaxed) != 0) continue;

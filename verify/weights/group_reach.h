@@ -11,6 +11,7 @@
 #include "formats/storage/block_scales.h"
 #include "formats/storage/encoding.h"
 #include "verify/weights/element_run.h"
+#include "verify/weights/element_sums.h"
 
 namespace ingot::verify {
 
@@ -32,6 +33,16 @@ struct GroupReach {
 /// form); 4 of 6 in NVFP4, unless half the scale would be no better; half the largest under a power
 /// of two (MXFP4: 4 of 6 by our rule, but others round exponents up). 0 without codes.
 float least_reach(formats::SchemeId scheme, float scale);
+
+/// Up to here a rule does not let scales shrink with the values: 2^-23 in INT8; in FP8 1e-4 over
+/// the least code that a search gives the largest value, 240, rounded up to a power of two; the end
+/// of exponents in others.
+float floor_scale(formats::SchemeId scheme);
+
+/// The most that all values which rounding changed can add to the squared error over `source2` if
+/// their scales are floor_scale(): half the least step each. As good as 0 for any but tiny values.
+/// The scheme must have codes.
+double error2_at_floor(formats::SchemeId scheme, const ElementSums& sums);
 
 /// The groups of one tensor of the output, held against least_reach. Groups at the least scale that
 /// a rule gives are excepted: they hold next to nothing. Safe from many threads.

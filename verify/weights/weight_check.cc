@@ -47,11 +47,24 @@ double shift_of_rounding(formats::SchemeId plain, const ElementSums& sums) {
   return half_step + least * std::sqrt(static_cast<double>(sums.elements) / sums.source2);
 }
 
+/// How far rounding to codes under the least scales may move all values alike: half a step of these
+/// (Cauchy and Schwarz, as above). Where not even one value that had all squares would reach the
+/// largest code under such a scale, no value need be exact, and rounding moves one of a few as far
+/// as it moves any.
+double shift_at_floor(formats::SchemeId coded, const ElementSums& sums) {
+  const StepGrid grid = step_grid(coded);
+  const double top = static_cast<double>(grid.largest) * static_cast<double>(floor_scale(coded));
+  const double relative = grid.is_even() ? 0 : 1 / (2 / static_cast<double>(grid.step_factor) + 1);
+  return std::sqrt(error2_at_floor(coded, sums)) + (sums.source2 <= top * top ? relative : 0);
+}
+
 double shift_of(const TensorWeights& tensor, const Wanted& wanted) {
   if (tensor.relation == Relation::kIdentical || tensor.relation == Relation::kChanged) return 0;
   const formats::SchemeId to = *formats::find_scheme(tensor.to);
   const bool is_plain = !formats::scheme_facts(to).quantized && to != formats::SchemeId::kRaw;
+  const bool is_coded = formats::scheme_facts(to).code != formats::CodeKind::kPlain;
   return (is_plain ? shift_of_rounding(to, tensor.sums) : 0) +
+         (is_coded ? shift_at_floor(to, tensor.sums) : 0) +
          (wanted.via_bf16 ? shift_of_rounding(formats::SchemeId::kBf16, tensor.sums) : 0);
 }
 

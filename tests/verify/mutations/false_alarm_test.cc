@@ -346,6 +346,36 @@ TEST_P(RightOutput, OfOneMagnitudePasses) {
   }
 }
 
+// Near the largest number the next code may be infinite, and where values are tiny no scale shrinks
+// with them, so that they are a few steps at most.
+TEST_P(RightOutput, OfHugeAndTinyValuesPasses) {
+  std::size_t n_passed = 0;
+  for (const float most : {3.38e38F, 5e-6F, 1e-6F, 1e-7F, 1e-9F, 1.2e-38F, 3e-39F, 2e-39F}) {
+    for (const bool is_one : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} {}", most, is_one));
+      const TempDir directory;
+      std::mt19937 random(5);
+      std::normal_distribution<float> normal(0, 0.25F);
+      std::uint64_t n = 0;
+      write_llama(directory / "in", plain_of([&] {
+                    if (is_one) return n++ % 512 == 37 ? most : 0.0F;
+                    return most * std::clamp(normal(random), -1.0F, 1.0F);
+                  }));
+      Conversion conversion(directory / "in", directory / "out");
+      GetParam().apply(conversion.recipe);
+      try {
+        conversion.run();
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), ::testing::HasSubstr("would be all zeros"));
+        continue;
+      }
+      ++n_passed;
+      EXPECT_THAT(failed_gates(directory / "in", directory / "out"), ::testing::IsEmpty());
+    }
+  }
+  EXPECT_GE(n_passed, 2U);
+}
+
 // Only one column matters, so a row's scale fits its value there and cuts others off. A factor over
 // all scales is still seen in those that are not cut off.
 TEST(SteepImportance, PassesAndAFactorDoesNot) {

@@ -522,6 +522,15 @@ TEST(ElementCodes, LeastInt8IsAnOrdinaryCode) {
   });
 }
 
+// Under 2^126 a code of 4 is no number, so that 3 is the last.
+TEST(ElementCodes, WhoseNextIsInfiniteCutOff) {
+  Row row{.source = {3.38e38F}, .output = {3 * 0x1p126F}};
+  EXPECT_EQ(compare(SchemeId::kMxfp4, row, 0x1p126F).saturated, 1U);
+  EXPECT_EQ(compare(SchemeId::kMxfp4, row, 0x1p126F).misrounded, 0U);
+  row.output = {2 * 0x1p126F};
+  EXPECT_EQ(compare(SchemeId::kMxfp4, row, 0x1p126F).misrounded, 1U);
+}
+
 TEST(ElementCodes, InF32AnyDifferenceIsMisrounded) {
   Row row{.source = {1, 2, 3, 0, 5}, .output = {1, 0x1.000002p1F, 3, 0x1p-149F, -5}};
   EXPECT_EQ(compare(SchemeId::kF32, row, 1).misrounded, 3U);
