@@ -210,9 +210,9 @@ std::filesystem::path consumed_headers_of(const std::filesystem::path& output) {
   return std::filesystem::exists(paths.consumed) ? paths.consumed : std::filesystem::path();
 }
 
-bool is_done_without_source(const std::filesystem::path& source,
-                            const std::filesystem::path& output, const Recipe& recipe,
-                            const PlanOptions& plan, const ExecuteOptions& options) {
+bool is_done_without_source(const NamedSource& source, const std::filesystem::path& output,
+                            const Recipe& recipe, const PlanOptions& plan,
+                            const ExecuteOptions& options) {
   // --consume-source may be left out when a job is continued.
   if (!options.resume || !is_finished_of_deleted(source, output, recipe, plan)) return false;
   if (!options.gate.is_null()) {
@@ -221,7 +221,7 @@ bool is_done_without_source(const std::filesystem::path& source,
                 "cannot be compared with it (leave out {}; ingot verify compares with another copy "
                 "of the source)",
                 options.lossless_only ? "--lossless-only" : "--verify")
-        .in_file(source.string());
+        .in_file(source.directory.string());
   }
   remove_leftovers(output, options.run);
   return true;

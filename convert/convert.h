@@ -53,9 +53,9 @@ std::filesystem::path consumed_headers_of(const std::filesystem::path& output);
 /// True if a job that is resumed is finished and its source deleted (--consume-source), so that no
 /// plan can be made any more. Throws kMismatch when its options were others. Removes leftovers
 /// of a kill in the last step.
-bool is_done_without_source(const std::filesystem::path& source,
-                            const std::filesystem::path& output, const Recipe& recipe,
-                            const PlanOptions& plan, const ExecuteOptions& options);
+bool is_done_without_source(const NamedSource& source, const std::filesystem::path& output,
+                            const Recipe& recipe, const PlanOptions& plan,
+                            const ExecuteOptions& options);
 
 /// Removes what a run that was killed in its last step left in a finished output. Throws kExists
 /// while another run is at work there.

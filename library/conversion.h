@@ -37,6 +37,11 @@ struct ConvertOptions {
   ProposalFlags proposal;
   SlicingFlags slicing;
   GateOptions gate;
+
+  /// The family that --family names; empty: none, or one that is proposed.
+  [[nodiscard]] std::string named_family() const {
+    return family == kAutoFamily ? std::string() : family;
+  }
 };
 
 /// Declares those that decide which tensors the output has.

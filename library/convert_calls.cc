@@ -34,8 +34,8 @@ int ingot_plan_conversion(const char* source, const char* output, const char* op
     settings["output"] = output;
     take_settings(settings, table);
     ConversionRequest request = read_conversion(made->options, made->job);
-    if (!convert::is_done_without_source(source, output, request.recipe, request.plan,
-                                         execution(made->job))) {
+    if (!convert::is_done_without_source({source, made->options.named_family()}, output,
+                                         request.recipe, request.plan, execution(made->job))) {
       made->conversion.emplace(plan_conversion(made->options, made->job, std::move(request), true));
       made->json = formats::json_text(plan_json(made->conversion->plan));
     }

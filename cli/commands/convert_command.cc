@@ -35,7 +35,8 @@ int run_convert(ConvertFlags& flags) {
   if (!request.earlier_gates.is_null() && !flags.job.is_of_launch)
     notes() << fmt::format("note: with the gates that it was begun with: {}\n",
                            convert::typed(request.earlier_gates));
-  if (is_done_without_source(flags.job, flags.input, request.recipe, request.plan))
+  if (is_done_without_source(flags.job, {flags.input, flags.named_family()}, request.recipe,
+                             request.plan))
     return kExitDone;
   const library::Conversion conversion =
       library::plan_conversion(flags, flags.job, std::move(request), !flags.job.dry_run);

@@ -104,7 +104,7 @@ void declare_job(FlagTable& table, JobFlags& flags) {
                                  json_flag(&answer().is_json)});
 }
 
-bool is_done_without_source(const JobFlags& flags, const std::string& source,
+bool is_done_without_source(const JobFlags& flags, const convert::NamedSource& source,
                             const convert::Recipe& recipe, const convert::PlanOptions& options) {
   if (!convert::is_done_without_source(source, flags.output, recipe, options, execution(flags)))
     return false;

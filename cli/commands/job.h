@@ -23,7 +23,7 @@ void declare_worst(FlagTable& table, std::optional<std::size_t>& n_worst);
 
 /// Says so, and returns true, when the output is finished and its source, of which no plan can be
 /// made any more, was deleted for it (--consume-source, with --resume).
-bool is_done_without_source(const JobFlags& flags, const std::string& source,
+bool is_done_without_source(const JobFlags& flags, const convert::NamedSource& source,
                             const convert::Recipe& recipe, const convert::PlanOptions& options);
 
 /// Executes a plan, or prints it when that was asked for; returns the exit code. Both refuse what

@@ -25,6 +25,12 @@ struct Inspection {
 /// The work that a StopScope around an execution ends.
 inline constexpr std::string_view kStoppable = "the output was made; continue with --resume";
 
+/// A source as a command names it, which may be deleted.
+struct NamedSource {
+  std::filesystem::path directory;
+  std::string family;  ///< OpenOptions::family; empty: as config.json says
+};
+
 /// How a plan is executed; a StopScope ends it, and it can be resumed. Nothing here influences a
 /// byte of the output, sha256, inspect, gate and no_verify excepted (they add to it).
 struct ExecuteOptions {

@@ -128,13 +128,16 @@ Json said_identity(const Recipe& recipe, const PlanOptions& options) {
   return identity;
 }
 
+void add_family(const formats::Family& family, Json& identity) {
+  identity["family"] = std::string(family.name);
+  if (!family.file_hash.empty()) identity["family_file"] = family.file_hash;
+}
+
 // `source`, the fingerprint, is null until it is known.
 Json job_identity(const Plan& plan) {
   Json identity = said_identity(plan.recipe, plan.options);
-  identity["family"] = std::string(plan.source.family().name);
+  add_family(plan.source.family(), identity);
   identity["plan"] = plan_hash(plan).hex();
-  if (const std::string& hash = plan.source.family().file_hash; !hash.empty())
-    identity["family_file"] = hash;
   return identity;
 }
 
@@ -277,24 +280,29 @@ bool is_output_of(const Plan& plan, const std::filesystem::path& output, std::si
   }
 }
 
-bool is_finished_of_deleted(const std::filesystem::path& source,
-                            const std::filesystem::path& output, const Recipe& recipe,
-                            const PlanOptions& options) {
+bool is_finished_of_deleted(const NamedSource& source, const std::filesystem::path& output,
+                            const Recipe& recipe, const PlanOptions& options) {
   if (output_state(output) != OutputState::kFinished) return false;
   const std::optional<formats::Manifest> manifest = formats::read_manifest(output);
   if (!manifest) return false;
   return formats::read_members((output / formats::kManifestName).string(), kRecordRemedy, [&] {
     const Json& files = manifest->source->at("files");
     const auto is_gone = [&](const Json& file) {
-      return !std::filesystem::exists(source / file.at("name").get<std::string>());
+      return !std::filesystem::exists(source.directory / file.at("name").get<std::string>());
     };
-    const auto config = source / "config.json";
+    const auto config = source.directory / "config.json";
     if (!std::any_of(files.begin(), files.end(), is_gone) || !std::filesystem::exists(config) ||
         check::hash_file(config).hex() != manifest->source->value("config", ""))
       return false;
     const Json earlier = finished_identity(*manifest);
     Json now = said_identity(recipe, options);
-    now["family"] = earlier.at("family");
+    if (source.family.empty()) {
+      now["family"] = earlier.at("family");
+    } else if (const formats::Family* family = formats::find_family(source.family)) {
+      add_family(*family, now);
+    } else {
+      now["family"] = source.family;
+    }
     if (const std::string list = differing_settings(earlier, now, true); !list.empty())
       refuse("it was begun with other options: " + list);
     return true;

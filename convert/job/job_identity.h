@@ -23,9 +23,8 @@ bool is_output_of(const Plan& plan, const std::filesystem::path& output, std::si
 /// from `source`, which has the same config.json. (A run without --consume-source that ends what
 /// one with it began leaves the others.) Throws kMismatch, naming them, when options of the job
 /// were others, as far as that shows without a source.
-bool is_finished_of_deleted(const std::filesystem::path& source,
-                            const std::filesystem::path& output, const Recipe& recipe,
-                            const PlanOptions& options);
+bool is_finished_of_deleted(const NamedSource& source, const std::filesystem::path& output,
+                            const Recipe& recipe, const PlanOptions& options);
 
 /// Samples per weights file, and their length. The first starts at byte 0, the last ends at the end
 /// of the file.

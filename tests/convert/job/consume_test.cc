@@ -22,8 +22,9 @@ class Consumed : public InTempDir {
     conversion_.execute.consume_source = true;
     conversion_.execute.read_back = true;
   }
-  [[nodiscard]] bool is_done(const Conversion& job) const {
-    return is_done_without_source(job.input, job.output, job.recipe, job.plan, job.execute);
+  [[nodiscard]] bool is_done(const Conversion& job, const std::string& family = "") const {
+    return is_done_without_source({job.input, family}, job.output, job.recipe, job.plan,
+                                  job.execute);
   }
   Conversion conversion_;
 };
@@ -84,6 +85,9 @@ TEST_F(Consumed, AndPublishedIsDoneForAResumedRun) {
   other = conversion_;
   other.recipe.to.reset();
   EXPECT_TRUE(is_done(other)) << "left open, it may be what it was";
+  EXPECT_TRUE(is_done(conversion_, "deepseek_v32"));
+  expect_error(ErrorCode::kMismatch, {"--family deepseek_v32 (now qwen3_moe"},
+               [&] { (void)is_done(conversion_, "qwen3_moe"); });
   // A run without --consume-source that ended the job left what it had not deleted yet.
   copy_small(dir_ / "again");
   fs::rename(dir_ / "again/model-00002-of-00002.safetensors",

@@ -249,7 +249,7 @@ class ConversionOrder : public InTempDir {
   // Goes on after `seed` ended the job somewhere: nothing that the journal names is done again.
   void resume(Conversion job, std::uint64_t seed) {
     job.execute.resume = true;
-    if (!is_done_without_source(job.input, job.output, job.recipe, job.plan, job.execute)) {
+    if (!is_done_without_source({job.input, {}}, job.output, job.recipe, job.plan, job.execute)) {
       const ThreadOrder drawn(order(seed + kOther));
       EXPECT_EQ(job.run().tensors_redone, 0U);
     }
@@ -293,7 +293,7 @@ class ConversionOrder : public InTempDir {
       drawn.seed += 2 * kOther;
       drawn.cut_at = 1 + random() % n_points;
       cut.execute.resume = true;
-      if (!is_done_without_source(cut.input, cut.output, cut.recipe, cut.plan, cut.execute))
+      if (!is_done_without_source({cut.input, {}}, cut.output, cut.recipe, cut.plan, cut.execute))
         is_cut(drawn, [&] { cut.run(); });
     }
     resume(cut, seed);
