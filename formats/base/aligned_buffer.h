@@ -12,7 +12,7 @@ namespace ingot {
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
-  explicit AlignedBuffer(std::size_t n_bytes);
+  explicit AlignedBuffer(std::size_t n_bytes);  ///< throws std::bad_alloc
 
   [[nodiscard]] std::byte* data() const { return data_; }
   [[nodiscard]] std::size_t size() const { return size_; }

@@ -1,11 +1,13 @@
 #include "formats/base/fd.h"
 
 #include <chrono>
+#include <new>
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "formats/base/aligned_buffer.h"
 #include "formats/base/error.h"
 #include "formats/files/folder.h"
 #include "tests/support/bytes.h"
@@ -288,6 +290,11 @@ TEST_F(Folders, AreNamedWhereOneBelowCannotBeListed) {
   EXPECT_EQ(entries_in(dir_ / "out").size(), 1U);
   expect_error(ErrorCode::kIo, "out: cannot read directory: Too many open files",
                [&] { (void)entries_below(dir_ / "out"); });
+}
+
+// A check that collects faults of files must not take it for one.
+TEST(AlignedBuffer, WithoutMemoryIsNoFaultOfAFile) {
+  EXPECT_THROW(AlignedBuffer(std::size_t{1} << 62), std::bad_alloc);
 }
 
 }  // namespace
