@@ -65,17 +65,22 @@ ingot::FileStamp stamp_of_file(const ingot_checkpoint& checkpoint, std::uint32_t
 }
 
 // Throws for a file that was written to, also where its time was put back. Files that are read by
-// jobs may be linked meanwhile; here they can be opened again.
+// jobs may be linked meanwhile; here they can be opened again. Tensors that are joined, or seen in
+// another layout, may be of any file.
 void require_unwritten(const ingot_checkpoint& checkpoint, const StoredTensor& stored) {
-  if (checkpoint.paths.empty()) return;
-  const std::string& path = checkpoint.paths[stored.file];
-  const auto now = ingot::stamp_of(path);
-  if (now && stamp_of_file(checkpoint, stored.file).is_unwritten(*now)) return;
-  throw ingot::Error(ingot::ErrorCode::kMismatch,
-                     "its file was replaced, written to or removed after the checkpoint was opened "
-                     "(open it again)")
-      .in_file(path)
-      .in_tensor(stored.name);
+  const formats::CheckpointFiles* files = checkpoint.source->bytes().on_disk();
+  if (files == nullptr) return;
+  const auto require = [&](std::uint32_t file) {
+    const auto now = ingot::stamp_of(files->path(file));
+    if (now && files->stamp(file).value_or(ingot::FileStamp()).is_unwritten(*now)) return;
+    throw ingot::Error(ingot::ErrorCode::kMismatch,
+                       "its file was replaced, written to or removed after the checkpoint was "
+                       "opened (open it again)")
+        .in_file(files->path(file).string())
+        .in_tensor(stored.name);
+  };
+  if (!checkpoint.paths.empty()) return require(stored.file);
+  for (std::uint32_t file = 0; file < files->files().size(); ++file) require(file);
 }
 
 std::vector<std::string> paths_of(const Checkpoint& source) {

@@ -52,6 +52,10 @@ class CheckpointFiles final : public StoredBytes {
   [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const override;
   [[nodiscard]] bool has_data(std::uint32_t file) const override;
   void read_file(std::uint32_t file, std::uint64_t offset, std::span<std::byte> out) const override;
+  [[nodiscard]] const CheckpointFiles* on_disk() const override { return this; }
+  [[nodiscard]] const std::filesystem::path& path(std::uint32_t file) const {
+    return slots_.at(file).file.path;
+  }
   /// WeightsFile::stamp.
   [[nodiscard]] const std::optional<FileStamp>& stamp(std::uint32_t file) const {
     return slots_.at(file).file.stamp;

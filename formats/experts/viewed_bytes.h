@@ -45,6 +45,9 @@ class ViewedBytes final : public StoredBytes {
   void close_file(std::uint32_t file) const override { source_->close_file(file); }
   [[nodiscard]] bool is_whole() const override { return is_whole_; }
   [[nodiscard]] std::string home_file(std::uint32_t index) const override;
+  [[nodiscard]] const CheckpointFiles* on_disk() const override {
+    return source_->bytes().on_disk();
+  }
   [[nodiscard]] const Checkpoint& source() const { return *source_; }
   [[nodiscard]] const View& view(std::uint32_t index) const { return views_.at(index); }
 

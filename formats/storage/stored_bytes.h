@@ -12,6 +12,8 @@
 
 namespace ingot::formats {
 
+class CheckpointFiles;
+
 /// The source of the bytes of stored tensors: the files of one directory, or slices of several
 /// joined (shard/join/joined.h). Safe from many threads.
 class StoredBytes {
@@ -37,6 +39,8 @@ class StoredBytes {
   /// The weights file that held a tensor before it was cut, as in the unsliced checkpoint; empty
   /// where it is unknown, and for whole tensors.
   [[nodiscard]] virtual std::string home_file(std::uint32_t /*index*/) const { return {}; }
+  /// The files on disk behind all views; null where there are none.
+  [[nodiscard]] virtual const CheckpointFiles* on_disk() const { return nullptr; }
 };
 
 /// Bytes of other files, some of whose tensors are seen in another form: all but read() is theirs.
@@ -54,6 +58,7 @@ class ForwardedBytes : public StoredBytes {
     bytes_->read_file(file, offset, out);
   }
   void close_file(std::uint32_t file) const override { bytes_->close_file(file); }
+  [[nodiscard]] const CheckpointFiles* on_disk() const override { return bytes_->on_disk(); }
 
  protected:
   const std::unique_ptr<StoredBytes> bytes_;

@@ -64,6 +64,7 @@ class JoinedBytes final : public formats::StoredBytes {
   void close_file(std::uint32_t file) const override { files_.close_file(file); }
   [[nodiscard]] bool is_whole() const override { return false; }
   [[nodiscard]] std::string home_file(std::uint32_t index) const override;
+  [[nodiscard]] const formats::CheckpointFiles* on_disk() const override { return &files_; }
   /// False when each byte of a tensor is in only one file; true for every stack that is dealt by
   /// experts.
   [[nodiscard]] bool may_have_replicas(std::uint32_t index) const;
