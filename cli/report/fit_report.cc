@@ -82,8 +82,8 @@ std::uint64_t cache_per_token(const Plan& plan, const inference::ModelSpec& spec
   std::vector<std::vector<inference::CacheStream>> layers;
   for (std::size_t layer = 0; layer < spec.n_main; ++layer) {
     if (slicing.stages.stage_of(static_cast<std::uint32_t>(layer)) != view.stage()) continue;
-    layers.push_back(
-        inference::cache_streams(spec, view, inference::Profile::kNative, format, layer));
+    layers.insert(layers.end(), spec.visits(layer),
+                  inference::cache_streams(spec, view, inference::Profile::kNative, format, layer));
   }
   return inference::KvCache::bytes_per_token(layers);
 }

@@ -379,8 +379,107 @@ Translated linear_head_of_ling(const Json& keys) {
   return Translation{{{kHead, width}}, {kWidth}, is_rotated};
 }
 
+// Beam, Dots 3 and Muse: the list of layers with full attention that their classes make where a
+// config has none. Muse counts from the last layer, and gives layers with full attention no rope.
+Translated types_of_class(const Json& keys) {
+  struct Class {
+    std::string_view model_type;
+    bool (*is_full)(std::uint64_t layer, std::uint64_t n_layers);
+    bool says_bases = false;  ///< `layer_rope_theta` is 0 in these layers
+  };
+  constexpr auto kOfBeam = [](std::uint64_t i, std::uint64_t n) {
+    return (i + 1) % 6 == 0 || i + 1 == n;
+  };
+  constexpr auto kOfDots = [](std::uint64_t i, std::uint64_t) { return i < 2 || i % 4 == 1; };
+  constexpr auto kOfMuse = [](std::uint64_t i, std::uint64_t n) { return (n - 1 - i) % 4 == 0; };
+  constexpr std::array kClasses = {Class{"beam", kOfBeam}, Class{"dots3_note", kOfDots},
+                                   Class{"muse_glimmer", kOfMuse, true},
+                                   Class{"muse_spark", kOfMuse, true}};
+  constexpr const char* kBases = "layer_rope_theta";
+  const auto found =
+      std::ranges::find_if(kClasses, [&](const Class& one) { return is_of(keys, one.model_type); });
+  const auto n_layers = whole_number(json_member(keys, "num_hidden_layers"), kMostLayers);
+  if (found == kClasses.end() || !n_layers) return std::nullopt;
+  const bool has_windows = json_member(keys, "use_sliding_window") != false;
+  Json types = Json::array(), bases = Json::array();
+  for (std::uint64_t i = 0; i < *n_layers; ++i) {
+    const bool is_full = found->is_full(i, *n_layers);
+    types.push_back(is_full || !has_windows ? kFull : kSliding);
+    bases.push_back(is_full ? 0 : 1);
+  }
+  Translation said{{}, {}, /*is_rule=*/true};
+  if (json_member(keys, kLayerTypes).is_null()) said.values.emplace_back(kLayerTypes, types);
+  if (found->says_bases && json_member(keys, kBases).is_null())
+    said.values.emplace_back(kBases, bases);
+  return said.values.empty() ? std::nullopt : Translated(std::move(said));
+}
+
+// Inkling 2: the kinds of the layers behind each one, whose queries of sources have its number.
+Translated next_types(const Json& keys) {
+  const Json& types = json_member(keys, kLayerTypes);
+  if ((!is_of(keys, "inkling2") && !is_of(keys, "inkling2_loop")) || !types.is_array() ||
+      types.empty())
+    return std::nullopt;
+  return Translation{{{"next_layer_types", Json(types.begin() + 1, types.end())}},
+                     {},
+                     /*is_rule=*/true};
+}
+
+// Dots 3: layers with windows have heads and ranks of their own, the others an indexer.
+Translated dots_layers(const Json& keys) {
+  constexpr std::array kOwnKeys = {
+      "num_attention_heads", "num_key_value_heads", "q_lora_rank", "kv_lora_rank", "head_dim",
+      "qk_nope_head_dim",    "qk_rope_head_dim",    "v_head_dim"};
+  constexpr const char *kWithIndexer = "indexed_attention", *kWindowWord = "sliding_window",
+                       *kSharedWord = "shared_experts_intermediate_size";
+  const std::array<std::pair<std::string_view, Json>, 2> words = {
+      {{kWithIndexer, kFull}, {kSliding, kSliding}}};
+  std::optional<Json> types = translated(json_member(keys, kLayerTypes), words);
+  const Json& by_layer = json_member(keys, kByLayer);
+  if (!is_of(keys, "dots3_note") || !types || !by_layer.is_object()) return std::nullopt;
+  for (const auto& [layer, own] : by_layer.items()) {
+    if (!own.is_object() || own != by_layer.front()) return std::nullopt;
+  }
+  Translation said{{{kLayerTypes, *std::move(types)}}, {kByLayer}, /*is_rule=*/true};
+  const auto say = [&](const std::string& released, const Json& value, const char* word) {
+    if (value.is_null()) return;
+    said.values.emplace_back(released, value);
+    if (word != nullptr) said.words.push_back(word);
+  };
+  for (const char* key : kOwnKeys) {
+    if (!by_layer.empty())
+      say(fmt::format("swa_{}", key), json_member(by_layer.front(), key), nullptr);
+  }
+  say("sliding_window_size", json_member(keys, kWindowWord), kWindowWord);
+  say("moe_shared_expert_intermediate_size", json_member(keys, kSharedWord), kSharedWord);
+  const Json& rope = json_member(keys, kRope);
+  const Json &full = json_member(rope, kWithIndexer), &sliding = json_member(rope, kSliding);
+  if (!is_plain_value(full) || !is_plain_value(sliding)) return std::nullopt;
+  say("rope_theta", json_member(full, "rope_theta"), kRope);
+  say("swa_rope_theta", json_member(sliding, "rope_theta"), nullptr);
+  return said;
+}
+
+// Command A+: the dense layers at the front have a pattern of their own, where no list says more.
+Translated windows_by_two_patterns(const Json& keys) {
+  const auto number = [&](const char* key, std::uint64_t if_missing) {
+    return whole_number(json_member(keys, key), kMostLayers).value_or(if_missing);
+  };
+  const std::uint64_t n_layers = number("num_hidden_layers", 0);
+  const std::uint64_t every = number("sliding_window_pattern", 4);
+  const std::uint64_t first_every = number("prefix_dense_sliding_window_pattern", 1);
+  const std::uint64_t n_first = std::min(number("first_k_dense_replace", 0), n_layers);
+  if (!is_of(keys, "cohere2_moe") || !json_member(keys, kLayerTypes).is_null() || every == 0 ||
+      first_every == 0)
+    return std::nullopt;
+  Json types = types_by_step(n_first, first_every);
+  for (const Json& type : types_by_step(n_layers - n_first, every)) types.push_back(type);
+  return Translation{{{kLayerTypes, std::move(types)}}, {}, /*is_rule=*/true};
+}
+
 // Gemma, Cohere, Trinity: every so many layers the last has full attention.
 Translated windows_by_pattern(const Json& keys) {
+  if (is_of(keys, "cohere2_moe")) return std::nullopt;
   constexpr std::array kPatterns = {"sliding_window_pattern", "_sliding_window_pattern",
                                     "global_attn_every_n_layers"};
   const char* key = *std::ranges::find_if(kPatterns.begin(), kPatterns.end() - 1,
@@ -515,14 +614,20 @@ Translated null_theta(const Json& keys) {
   return Translation{{{"has_rope", false}}, {}, /*is_rule=*/true};
 }
 
-constexpr std::array kTranslations = {compress_ratios,     hash_layers,     two_ropes,
-                                      sparse_blocks,       older_gates,     layer_letters<false>,
-                                      layer_letters<true>, sliding_heads,   full_heads,
-                                      full_last_layer,     rope_by_layer,   mimo_windows,
-                                      mimo_mixtures,       mimo_ropes,      mimo_window,
-                                      listed_layers,       linear_words,    linear_head_of_ling,
-                                      windows_by_pattern,  kinds_of_mlp,    automatic_widths,
-                                      inner_objects,       layers_of_flint, attention_by_number,
+constexpr std::array kTranslations = {compress_ratios,     hash_layers,
+                                      two_ropes,           sparse_blocks,
+                                      older_gates,         layer_letters<false>,
+                                      layer_letters<true>, sliding_heads,
+                                      full_heads,          full_last_layer,
+                                      rope_by_layer,       mimo_windows,
+                                      mimo_mixtures,       mimo_ropes,
+                                      mimo_window,         listed_layers,
+                                      linear_words,        linear_head_of_ling,
+                                      next_types,          dots_layers,
+                                      types_of_class,      windows_by_two_patterns,
+                                      windows_by_pattern,  kinds_of_mlp,
+                                      automatic_widths,    inner_objects,
+                                      layers_of_flint,     attention_by_number,
                                       adjusted_width,      null_theta};
 
 const Json& value_at(const Json& keys, std::string_view path) {

@@ -201,7 +201,67 @@
   X(kNgramKeyNorm, "ngram-key-norm", kOther) \
   X(kNgramStateNorm, "ngram-state-norm", kOther) \
   X(kNgramOutputNorm, "ngram-output-norm", kOther) \
-  X(kNgramConvolution, "ngram-convolution", kOther)
+  X(kNgramConvolution, "ngram-convolution", kOther) \
+  X(kInputNormDown, "input-norm-down", kOther) \
+  X(kInputNormUp, "input-norm-up", kOther) \
+  X(kPostAttentionNormDown, "post-attention-norm-down", kOther) \
+  X(kPostAttentionNormUp, "post-attention-norm-up", kOther) \
+  X(kRopeKeyNorm, "rope-key-norm", kKvaNorm) \
+  X(kAttentionGateBias, "attention-gate-bias", kOther) \
+  X(kMixerResidualGate, "mixer-residual-gate", kOther) \
+  X(kFeedForwardResidualGate, "feed-forward-residual-gate", kOther) \
+  X(kPoolProj, "pool-proj", kOther) \
+  X(kPoolNorm, "pool-norm", kPostAttentionNorm) \
+  X(kUnpoolProj, "unpool-proj", kOther) \
+  X(kExpertOutputNorm, "expert-output-norm", kPostAttentionNorm) \
+  X(kVDelayedProj, "v-delayed-proj", kVProj) \
+  X(kQkConvolution, "qk-convolution", kOther) \
+  X(kQkConvolutionBias, "qk-convolution-bias", kOther) \
+  X(kQkGroupConvolution, "qk-group-convolution", kOther) \
+  X(kQkGroupConvolutionBias, "qk-group-convolution-bias", kOther) \
+  X(kKeyFactor, "key-factor", kOther) \
+  X(kMixerOutputFactor, "mixer-output-factor", kOther) \
+  X(kMixerOutputShift, "mixer-output-shift", kOther) \
+  X(kMixerResidualFactor, "mixer-residual-factor", kOther) \
+  X(kMixerResidualShift, "mixer-residual-shift", kOther) \
+  X(kFeedForwardOutputFactor, "feed-forward-output-factor", kOther) \
+  X(kFeedForwardOutputShift, "feed-forward-output-shift", kOther) \
+  X(kFeedForwardResidualFactor, "feed-forward-residual-factor", kOther) \
+  X(kFeedForwardResidualShift, "feed-forward-residual-shift", kOther) \
+  X(kRouterDown, "router-down", kOther) \
+  X(kRouterDownBias, "router-down-bias", kOther) \
+  X(kRouterNorm, "router-norm", kOther) \
+  X(kRouterFirst, "router-first", kOther) \
+  X(kRouterFirstBias, "router-first-bias", kOther) \
+  X(kRouterSecond, "router-second", kOther) \
+  X(kRouterSecondBias, "router-second-bias", kOther) \
+  X(kRouterMemory, "router-memory", kOther) \
+  X(kEmbeddingFactor, "embedding-factor", kOther) \
+  X(kEmbeddingShift, "embedding-shift", kOther) \
+  X(kKInputNorm, "k-input-norm", kInputNorm) \
+  X(kVInputNorm, "v-input-norm", kInputNorm) \
+  X(kQClip, "q-clip", kOther) \
+  X(kDistanceClip, "distance-clip", kOther) \
+  X(kTokenSinks, "token-sinks", kOther) \
+  X(kKConvolutionTaps, "k-convolution-taps", kOther) \
+  X(kVConvolutionTaps, "v-convolution-taps", kOther) \
+  X(kMixerSources, "mixer-sources", kOther) \
+  X(kFeedForwardSources, "feed-forward-sources", kOther) \
+  X(kHeadSources, "head-sources", kOther) \
+  X(kQControllerDown, "q-controller-down", kOther) \
+  X(kQControllerGain, "q-controller-gain", kOther) \
+  X(kQControllerForget, "q-controller-forget", kOther) \
+  X(kKControllerDown, "k-controller-down", kOther) \
+  X(kKControllerGain, "k-controller-gain", kOther) \
+  X(kKControllerForget, "k-controller-forget", kOther) \
+  X(kVControllerDown, "v-controller-down", kOther) \
+  X(kVControllerGain, "v-controller-gain", kOther) \
+  X(kVControllerForget, "v-controller-forget", kOther) \
+  X(kFeedForwardControllerDown, "feed-forward-controller-down", kOther) \
+  X(kFeedForwardControllerGain, "feed-forward-controller-gain", kOther) \
+  X(kFeedForwardControllerForget, "feed-forward-controller-forget", kOther) \
+  X(kLoopQueries, "loop-queries", kOther) \
+  X(kLoopKeyQueries, "loop-key-queries", kOther)
 
 // clang-format on
 

@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, 3> kPrefixes = {"model.language_model.", 
                                                        "thinker."};
 
 // Modules for images and sound, at the top of a model or right below it.
-constexpr std::array<std::string_view, 29> kTowers = {"vision_tower",
+constexpr std::array<std::string_view, 31> kTowers = {"vision_tower",
                                                       "vision_model",
                                                       "vision_encoder",
                                                       "visual",
@@ -53,7 +53,9 @@ constexpr std::array<std::string_view, 29> kTowers = {"vision_tower",
                                                       "talker",
                                                       "code2wav",
                                                       "mlp1",
-                                                      "vit"};
+                                                      "vit",
+                                                      "vision_adapter",
+                                                      "vision_projection"};
 
 constexpr std::size_t kTowerDepth = 2;
 

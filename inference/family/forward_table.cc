@@ -1,6 +1,7 @@
 #include "inference/family/forward_table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include <fmt/format.h>
@@ -128,19 +129,28 @@ void require_needed(const formats::Family& family, const ModelConfig& config) {
 LayerSpec layer_of(const formats::Family& family, const DecoderSpec& model, std::uint32_t layer) {
   const Forward& forward = *family.forward;
   LayerSpec spec{.short_convolution = model.short_convolution,
+                 .scales_convolution = model.scales_convolution,
                  .residual_factor = model.residual_factor};
+  if (model.run > 0) {
+    spec.mixer_sources = (layer + model.run - 1) / model.run;
+    spec.feed_forward_sources = layer / model.run + 1;
+  }
   if (model.has_ngrams) spec.ngrams = ngram_spec(model.config, layer, model.spec.stream_width());
   for (const ForwardPart& part : forward.parts) {
     Parameters parameters(family, model.config, part, layer);
     if (!formats::is_in_layer(part.where, model.config, layer) || !parameters.flag("when", true))
       continue;
     BlockSpec block{.body = body_of(model, parameters, layer),
-                    .norms_input = parameters.flag("norms_input", model.norms_input),
-                    .norms_output = parameters.flag("norms_output", model.norms_output)};
+                    .norms_input = parameters.flag("norms_input", model.norms_input)};
+    block.output_norm = block.is_mixer() ? model.mixer_output_norm : model.feed_forward_output_norm;
+    const bool has_output_norm = parameters.flag("norms_output", block.output_norm.has_value());
+    if (!has_output_norm) block.output_norm.reset();
+    if (has_output_norm && !block.output_norm) block.output_norm = model.spec.norm;
     if (const auto factor = parameters.real("normed_residual"))
       block.normed_residual = static_cast<float>(*factor);
     block.input_factor = static_cast<float>(parameters.real("input_factor").value_or(1));
     block.output_factor = static_cast<float>(parameters.real("output_factor").value_or(1));
+    block.inputs = parameters.count("inputs", 1, {1, 3});
     if (forward.are_blocks) {
       block.number = static_cast<std::uint8_t>(parameters.count("number", 0, {0, 255}));
       if (parameters.has("input_of"))
@@ -152,11 +162,23 @@ LayerSpec layer_of(const formats::Family& family, const DecoderSpec& model, std:
   }
   if (spec.blocks.empty()) refuse_layer(family, model.config, layer);
   const bool has_own_norms = model.is_moe[layer] && model.mixture->dense;
-  if (!forward.are_blocks)
-    spec.blocks.push_back(
-        {.body = model.feed_forward(layer),
-         .norms_input = model.norms_input && !has_own_norms,
-         .norms_output = model.norms_output || (model.norms_mixture && model.is_moe[layer])});
+  if (!forward.are_blocks) {
+    BlockSpec block{.body = model.feed_forward(layer),
+                    .norms_input = model.norms_input && !has_own_norms,
+                    .output_norm = model.feed_forward_output_norm};
+    if (model.norms_mixture && model.is_moe[layer]) block.output_norm = model.spec.norm;
+    spec.blocks.push_back(std::move(block));
+  }
+  for (std::size_t i = 0; i < spec.blocks.size(); ++i) {
+    spec.blocks[i].gate_temperature = model.gate_temperature;
+    // The output of the first mixer of a run of layers begins a new sum.
+    if (i == 0 && model.run > 0 && layer % model.run == 0) spec.blocks[i].kept_factor = 0;
+    if (!model.is_weighed_by_depth) continue;
+    // The number of terms of the sum so far.
+    const auto n = static_cast<double>(spec.blocks.size() * (std::size_t{layer} + 1) + i);
+    spec.blocks[i].output_factor *= static_cast<float>(1 / std::sqrt(n));
+    spec.blocks[i].kept_factor = static_cast<float>(std::sqrt((n - 1) / n));
+  }
   Parameters mlp(family, model.config, forward.mlp, layer);
   std::optional<Parameters> mixture;
   if (forward.mixture) mixture.emplace(family, model.config, *forward.mixture, layer);

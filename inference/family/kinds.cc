@@ -25,6 +25,11 @@ constexpr std::array kScores = {Word<GateScore>{"softmax", GateScore::kSoftmax},
 constexpr std::array kRouterRows = {
     ParameterRow<RouterSpec>{"selection_bias", &RouterSpec::correction_bias},
     ParameterRow<RouterSpec>{"bias_of_logits", &RouterSpec::bias_of_logits},
+    ParameterRow<RouterSpec>{"ranks_logits", &RouterSpec::ranks_logits},
+    ParameterRow<RouterSpec>{"keeps_left_out", &RouterSpec::keeps_left_out},
+    ParameterRow<RouterSpec>{"logit_factor", &RouterSpec::logit_factor, kAnyReal},
+    ParameterRow<RouterSpec>{"router_width", &RouterSpec::inner, kNoneOrFew},
+    ParameterRow<RouterSpec>{"skip_experts", &RouterSpec::skip_experts, kNoneOrFew},
     ParameterRow<RouterSpec>{"scales_input", &RouterSpec::scales_input},
     ParameterRow<RouterSpec>{"normalize", &RouterSpec::normalize},
     ParameterRow<RouterSpec>{"normalize_epsilon", &RouterSpec::normalize_epsilon, {0, 1}},
@@ -79,6 +84,16 @@ void set_mixture(Parameters& parameters, DecoderSpec& model) {
   if (parameters.has("dense_width"))
     model.mixture->dense = MlpSpec{.width = parameters.count("dense_width", 0, {1, 1 << 30})};
   model.norms_mixture = parameters.flag("norms_output", false);
+  model.spec.carried += router.inner;
+  MixtureSpec& mixture = *model.mixture;
+  if (parameters.has("pool")) mixture.pool = parameters.count("pool", 0, kFew);
+  if (mixture.pool > 0 && (mixture.shared || mixture.dense || router.identity_experts > 0))
+    refuse(ErrorCode::kUnsupported,
+           fmt::format("has shared experts; those of a pool ('{}') are not known",
+                       parameters.key("pool")));
+  if (const auto eps = parameters.real("expert_norm_eps", {1e-12, 1}))
+    mixture.expert_norm = {
+        .eps = static_cast<float>(*eps), .adds = model.spec.norm.adds, .weighs_first = true};
 }
 
 void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
@@ -95,12 +110,17 @@ void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
       ParameterRow<GateForm>{"gelu", &GateForm::is_gelu},
       ParameterRow<GateForm>{"xielu", &GateForm::is_xielu},
       ParameterRow<GateForm>{"gate_factor", &GateForm::gate_factor, kAnyReal},
+      ParameterRow<GateForm>{"joins_in_f32", &GateForm::joins_in_f32},
       ParameterRow<GateForm>{"slope", &GateForm::alpha, kFinite},
       ParameterRow<GateForm>{"up_offset", &GateForm::up_offset, kAnyReal}};
   static_cast<void>(mlp.has("width"));
   MlpSpec form{.has_gate = mlp.flag("has_gate", true)};
   mlp.set(form.gate, kForms);
   form.gate = limited(form.gate, mlp, "limit");
+  for (const auto& [name, cap] :
+       {std::pair("gate_cap", &form.gate.gate_cap), std::pair("up_cap", &form.gate.up_cap)}) {
+    if (const auto most = mlp.real(name, {1e-6, 1e9})) *cap = static_cast<float>(*most);
+  }
   const auto give = [](MlpSpec& to, const MlpSpec& from) {
     to.gate = from.gate;
     to.has_gate = from.has_gate;
@@ -118,13 +138,52 @@ void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
   give(experts->expert, form);
 }
 
+namespace {
+
+// Norms behind each block, which the sums take.
+void set_output_norms(Parameters& parameters, DecoderSpec& model) {
+  NormSpec norm = model.spec.norm;
+  if (const auto own = parameters.real("output_norm_eps", {1e-12, 1}))
+    norm.eps = static_cast<float>(*own);
+  const bool is_plain = parameters.flag("plain_mixer_output_norm", false);
+  const bool weighs_first = parameters.flag("output_norm_weighs_first", false);
+  if (!parameters.flag("norms_output", false)) return;
+  model.mixer_output_norm = model.feed_forward_output_norm = norm;
+  if (is_plain) model.mixer_output_norm = {.eps = norm.eps, .is_plain = true};
+  model.feed_forward_output_norm->weighs_first = weighs_first;
+}
+
+// Layers that are visited again: whole runs, behind the first.
+void set_loop(Parameters& parameters, DecoderSpec& model) {
+  if (!parameters.has("loop_first")) return;
+  if (model.run == 0) parameters.refuse(parameters.line(), "a loop needs 'source_layers'");
+  const auto n_layers = static_cast<double>(model.spec.n_main);
+  const LoopSpec loop{.first = parameters.count("loop_first", 0, {1, n_layers}),
+                      .end = parameters.count("loop_end", 0, {1, n_layers}),
+                      .passes = parameters.count("loop_passes", 1, {1, 1024}),
+                      .rank = parameters.count("loop_rank", 0)};
+  if (loop.first >= loop.end || loop.first % model.run != 0 || loop.end % model.run != 0) {
+    refuse(fmt::format("'{}' {} and '{}' {} are not the ends of runs of {} layers",
+                       parameters.key("loop_first"), loop.first, parameters.key("loop_end"),
+                       loop.end, model.run));
+  }
+  model.spec.loop = loop;
+}
+
+}  // namespace
+
 void set_model(Parameters& parameters, DecoderSpec& model) {
   EndsSpec& ends = model.spec.ends;
-  float& eps = model.spec.norm.eps;
+  NormSpec& norm = model.spec.norm;
+  float& eps = norm.eps;
   if (const auto own = parameters.real("norm_eps", {1e-12, 1})) eps = static_cast<float>(*own);
   if (!(eps > 0) || eps > 1) refuse("'rms_norm_eps' is missing or not between 0 and 1");
-  model.spec.norm.adds = static_cast<float>(parameters.real("norms_add").value_or(0));
-  model.spec.norm.is_layer = parameters.flag("layer_norms", false);
+  norm.adds = static_cast<float>(parameters.real("norms_add").value_or(0));
+  norm.is_layer = parameters.flag("layer_norms", false);
+  ends.final_norm = norm;
+  if (const auto own = parameters.real("final_norm_adds"))
+    ends.final_norm.adds = static_cast<float>(*own);
+  norm.gate_rank = parameters.count("norm_gate_rank", 0, kNoneOrFew);
   const bool is_root = parameters.flag("embedding_root", false);
   ends.rounds_embedding_factor = parameters.flag("rounds_root", true) && is_root;
   ends.embedding_factor =
@@ -133,10 +192,8 @@ void set_model(Parameters& parameters, DecoderSpec& model) {
   ends.logit_factor = static_cast<float>(parameters.real("logit_factor").value_or(1) /
                                          parameters.real("logits_over", {1e-9, 1e9}).value_or(1));
   model.residual_factor = static_cast<float>(parameters.real("residual_factor").value_or(1));
-  if (const auto of_blocks = parameters.real("block_norm_eps", {1e-12, 1})) {
-    ends.norm_eps = eps;
+  if (const auto of_blocks = parameters.real("block_norm_eps", {1e-12, 1}))
     eps = static_cast<float>(*of_blocks);
-  }
   if (const auto cap = parameters.real("logit_cap", {1e-6, 1e9}))
     ends.logit_cap = static_cast<float>(*cap);
   ends.logit_divisor =
@@ -147,13 +204,25 @@ void set_model(Parameters& parameters, DecoderSpec& model) {
   }
   ends.padding =
       parameters.count("padding_token", 0, {0, static_cast<double>(model.spec.vocab - 1)});
-  ends.norms_embedding = parameters.flag("norms_embedding", false);
+  if (parameters.flag("norms_embedding", false)) ends.embedding_norm = norm;
+  if (parameters.flag("plain_embedding_norm", false))
+    ends.embedding_norm = {.eps = norm.eps, .is_plain = true};
   model.norms_input = parameters.flag("norms_input", true);
-  model.norms_output = parameters.flag("norms_output", false);
+  set_output_norms(parameters, model);
+  model.is_weighed_by_depth = parameters.flag("weighed_by_depth", false);
+  if (const auto temperature = parameters.real("residual_gate", {1e-6, 1e6}))
+    model.gate_temperature = static_cast<float>(*temperature);
   const std::size_t stored = model.spec.stored_vocab;
   model.spec.vocab = parameters.count("vocab", stored, {1, static_cast<double>(stored)});
   if (parameters.has("short_convolution"))
     model.short_convolution = parameters.count("short_convolution", 0, {2, 1 << 16});
+  model.scales_convolution = parameters.flag("scales_convolution", false);
+  if (parameters.has("source_layers")) {
+    model.run = parameters.count("source_layers", 0, kFew);
+    model.spec.sources = (model.spec.n_main - 1) / model.run + 1;
+    model.spec.carried = model.spec.sources * model.spec.hidden;
+  }
+  set_loop(parameters, model);
   model.has_ngrams = parameters.flag("ngrams", false);
   if (parameters.number("streams", 0) == 0) return;
   model.spec.ends.hyper = hyper_spec(model.fields, model.spec.norm);

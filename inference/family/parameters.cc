@@ -1,6 +1,7 @@
 #include "inference/family/parameters.h"
 
 #include "formats/base/words.h"
+#include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 #include "inference/family/spec_parts.h"
 
@@ -12,6 +13,14 @@ using formats::Json;
 namespace {
 
 constexpr std::string_view kDefault = " default ";
+constexpr std::string_view kLacks = "lacks ";
+
+// The keys before the last one, and that.
+std::pair<std::string_view, std::string_view> split_path(std::string_view path) {
+  const std::size_t dot = path.rfind('.');
+  if (dot == std::string_view::npos) return {"", path};
+  return {path.substr(0, dot), path.substr(dot + 1)};
+}
 
 }  // namespace
 
@@ -40,6 +49,11 @@ std::uint64_t Parameters::whole(std::string_view name, std::uint64_t usual,
   if (value == nullptr) return usual;
   const std::string& text = text_of(*value);
   if (text == "true" || text == "false") return text == "true" ? 1 : 0;
+  if (text.starts_with(kLacks)) {
+    const auto [outer, key] = split_path(std::string_view(text).substr(kLacks.size()));
+    const Json& object = outer.empty() ? formats::text_keys(config_) : value_of(config_, outer);
+    return formats::json_member(object, key).is_null() ? 1 : 0;
+  }
   if (text == "rope_layers" && layer_)
     return rope_layers(spec_fields(config_), config_.num_hidden_layers).at(*layer_) ? 1 : 0;
   try {
@@ -55,6 +69,15 @@ std::uint64_t Parameters::whole(std::string_view name, std::uint64_t usual,
     if (error.code() != ErrorCode::kInvalidArgument) throw;
     refuse(value->line, error.message());
   }
+}
+
+bool Parameters::is_set(std::string_view name, bool usual) {
+  if (const ForwardValue* value = find(name)) {
+    const Json* said = &value_of(config_, text_of(*value));
+    if (said->is_array() && layer_ && *layer_ < said->size()) said = &(*said)[*layer_];
+    if (said->is_number_float()) return said->get<double>() != 0;
+  }
+  return whole(name, usual ? 1 : 0, std::nullopt) != 0;
 }
 
 std::string Parameters::key(std::string_view name) {

@@ -62,9 +62,7 @@ class Parameters {
     return whole(name, usual ? 1 : 0, /*is_flag=*/true) != 0;
   }
   /// Reads a flag that is a boolean in some configs and a number in others.
-  [[nodiscard]] bool is_set(std::string_view name, bool usual) {
-    return whole(name, usual ? 1 : 0, std::nullopt) != 0;
-  }
+  [[nodiscard]] bool is_set(std::string_view name, bool usual);
   /// A number, or the one of a key, which is kCorrupt beyond the limits; nullopt where the config
   /// lacks that key and the file has no default for it.
   [[nodiscard]] std::optional<double> real(std::string_view name, Limits limits = kAnyReal);

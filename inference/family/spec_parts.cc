@@ -136,7 +136,9 @@ std::optional<GrowthSpec> query_growth(const ModelConfig& config) {
 std::optional<GrowthSpec> growth_of(const ModelConfig& config, Parameters& parameters) {
   if (parameters.flag("growth", false)) return query_growth(config);
   if (!parameters.has("growth_length")) return std::nullopt;
-  GrowthSpec own{.offset = 1, .is_smooth = parameters.flag("growth_smooth", false)};
+  GrowthSpec own{.offset = 1,
+                 .is_smooth = parameters.flag("growth_smooth", false),
+                 .is_power = parameters.flag("growth_power", false)};
   static_cast<void>(parameters.has("growth_beta"));
   if (!parameters.is_set("grows", true)) return std::nullopt;
   own.beta = static_cast<float>(parameters.real("growth_beta", {-1e6, 1e6}).value_or(0));

@@ -54,13 +54,18 @@ struct DecoderSpec {
   MlpSpec dense;
   /// Mixture of the layers that have one; nullopt: there is none.
   std::optional<MixtureSpec> mixture;
-  std::uint64_t n_tables = 0;         ///< layers from the first on whose router has a table
-  bool norms_input = true;            ///< value for each BlockSpec
-  bool norms_output = false;          ///< value for each BlockSpec
-  bool norms_mixture = false;         ///< BlockSpec::norms_output of blocks with a mixture
-  std::size_t short_convolution = 0;  ///< value for each LayerSpec
-  float residual_factor = 1.0F;       ///< value for each LayerSpec
-  bool has_ngrams = false;            ///< LayerSpec::ngrams, of layers that the config lists
+  std::uint64_t n_tables = 0;  ///< layers from the first on whose router has a table
+  bool norms_input = true;     ///< value for each BlockSpec
+  /// BlockSpec::output_norm of mixers, and of feed-forward parts.
+  std::optional<NormSpec> mixer_output_norm, feed_forward_output_norm;
+  bool norms_mixture = false;             ///< blocks with a mixture have an output norm
+  bool is_weighed_by_depth = false;       ///< terms of sums have factors that follow from the depth
+  std::optional<float> gate_temperature;  ///< value for each BlockSpec
+  std::size_t short_convolution = 0;      ///< value for each LayerSpec
+  bool scales_convolution = false;        ///< value for each LayerSpec
+  std::size_t run = 0;                    ///< layers of a run, whose sum is a source; 0: no sources
+  float residual_factor = 1.0F;           ///< value for each LayerSpec
+  bool has_ngrams = false;                ///< LayerSpec::ngrams, of layers that the config lists
 
   /// Sets shared experts that are `width` wide together; none where it is 0.
   void share(std::uint64_t width);

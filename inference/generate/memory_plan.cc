@@ -100,7 +100,7 @@ RunMemory run_memory(const formats::Checkpoint& source, Profile profile, KvForma
   std::vector<std::vector<CacheStream>> streams;
   const Range stage = stage_part(rank, spec.n_main);
   for (std::size_t l = stage.first; l < stage.first + stage.count; ++l) {
-    streams.push_back(cache_streams(spec, rank, profile, format, l));
+    streams.insert(streams.end(), spec.visits(l), cache_streams(spec, rank, profile, format, l));
   }
   if (with_mtp) streams.push_back(cache_streams(spec, rank, profile, format, spec.n_main));
   const auto [n_tokens, longest] = count_tokens(final_lengths);

@@ -24,6 +24,11 @@ constexpr StreamRoles kOfFeedForward = {FineRole::kFeedForwardStreamsFn,
                                         FineRole::kFeedForwardStreamsBase,
                                         FineRole::kFeedForwardStreamsScale};
 
+const NormRoles kFirstNorm = {Role::kInputNorm, FineRole::kInputNormBias, FineRole::kInputNormDown,
+                              FineRole::kInputNormUp};
+const NormRoles kSecondNorm = {Role::kPostAttentionNorm, FineRole::kPostAttentionNormBias,
+                               FineRole::kPostAttentionNormDown, FineRole::kPostAttentionNormUp};
+
 constexpr GatedStreams::Roles kGatedMixer = {FineRole::kMixerStreamsNorm,
                                              FineRole::kMixerStreamsDown, FineRole::kMixerStreamsUp,
                                              FineRole::kMixerStreamsInject};
@@ -68,26 +73,32 @@ DecoderLayer::DecoderLayer(const WeightStore& store, const StepContext& context,
   if (own_weights.expects(FineRole::kLayerScale))
     scale_ = own_weights.vector(FineRole::kLayerScale, {1}).front();
   if (spec.ngrams) ngrams_.emplace(own_weights, context, *spec.ngrams);
+  if (context.spec.visits(layer) > 1) messages_.emplace(own_weights, context);
   const std::optional<HyperSpec>& hyper = context.spec.ends.hyper;
   std::size_t n_streams = 0;
   for (const BlockSpec& block : spec.blocks) {
     const BlockWeights weights(store, layer, block.number);
-    const auto norm = [&](WeightRole role, std::optional<FineRole> bias = std::nullopt) {
-      return hidden_norm(weights, context.spec, role, bias);
-    };
     const bool is_mixer = block.is_mixer();
     Block& own = blocks_.emplace_back(Block{.body = load(weights, context, block.body, experts)});
     own.input_of = block.input_of;
     if (!block.input_of && block.norms_input) {
       // A layer with a single block has only the input norm.
       const bool is_first = is_mixer || spec.blocks.size() == 1;
-      own.norm = is_first ? norm(Role::kInputNorm, FineRole::kInputNormBias)
-                          : norm(Role::kPostAttentionNorm, FineRole::kPostAttentionNormBias);
+      own.norm = hidden_norm(weights, context.spec.hidden, context.spec.norm,
+                             is_first ? kFirstNorm : kSecondNorm);
     }
-    if (block.norms_output) {
-      own.output_norm = norm(is_mixer ? WeightRole(FineRole::kAttentionOutputNorm)
-                                      : FineRole::kFeedForwardOutputNorm);
+    if (block.output_norm) {
+      own.output_norm = hidden_norm(
+          weights, context.spec.hidden, *block.output_norm,
+          {.weight = is_mixer ? FineRole::kAttentionOutputNorm : FineRole::kFeedForwardOutputNorm});
     }
+    own.sum = ResidualSum(weights, context, block);
+    if (context.spec.sources > 0 && !is_mixer)
+      own.sources = SourceMix(weights, context, FineRole::kFeedForwardSources);
+    // Queries of a mixer have the number of the layer before.
+    if (context.spec.sources > 0 && is_mixer && layer > 0)
+      own.sources =
+          SourceMix(BlockWeights(store, layer - 1), context, FineRole::kMixerSources, block.inputs);
     own.first_stream = n_streams;
     n_streams +=
         block_streams(block, context.rank, context.profile, plain_kv_format(context.profile))
@@ -111,7 +122,7 @@ Matrix DecoderLayer::run(const Block& block, const LayerStep& step, const Matrix
   std::string_view what = "the attention output";
   if (const auto* mixture = std::get_if<Mixture>(&block.body)) {
     what = "the mixture of experts";
-    out = mixture->forward(context, x, step.rows.tokens, step.taps);
+    out = mixture->forward(step, x);
   } else if (const auto* mlp = std::get_if<Mlp>(&block.body)) {
     what = "the MLP";
     out = mlp->partial(context, x);
@@ -126,6 +137,33 @@ Matrix DecoderLayer::run(const Block& block, const LayerStep& step, const Matrix
   scale_rounded(context.profile, context.spec.layers[step.layer].residual_factor, out);
   require_finite(out, step.layer, what);
   return out;
+}
+
+// States of the layer's short convolutions are behind the others.
+void DecoderLayer::split_states(LayerStep& step) const {
+  const LayerSpec& spec = step.context.spec.layers[layer_];
+  if (spec.short_convolution == 0) return;
+  std::size_t columns = 0;
+  for (const Range& each : convolved_columns(step.context.spec, step.context.rank, layer_))
+    columns += each.count;
+  std::vector<std::span<float>> of_mixer;
+  for (const SequenceRun& run : step.rows.runs) {
+    const std::span<float> all = step.state(run);
+    step.recent.push_back(all.last((spec.short_convolution - 1) * columns));
+    of_mixer.push_back(all.first(all.size() - step.recent.back().size()));
+  }
+  step.mixer_states = std::move(of_mixer);
+}
+
+// The first layer of a run keeps the stream that it got, before its mixer's output begins a new
+// sum.
+void DecoderLayer::add_source(const LayerStep& step, std::size_t block,
+                              const Matrix& hidden) const {
+  const LayerSpec& spec = step.context.spec.layers[layer_];
+  if (block != 0 || spec.feed_forward_sources == spec.mixer_sources) return;
+  const std::size_t first = spec.mixer_sources * hidden.cols();
+  for (std::size_t r = 0; r < hidden.rows(); ++r)
+    std::ranges::copy(hidden.row(r), step.carried->row(r).subspan(first).begin());
 }
 
 // Adds embeddings of n-grams to the streams, and leaves the mixer's share of the states to the
@@ -143,20 +181,26 @@ void DecoderLayer::add_ngrams(LayerStep& step, Matrix& hidden) const {
 }
 
 void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const StepRows& rows,
-                           KvCache& cache, Selection& selection, const Taps& taps,
-                           KvCache* keys) const {
+                           KvCache& cache, Selection& selection, const Taps& taps, KvCache* keys,
+                           const LoopVisit* again) const {
   const std::size_t before = layer_ - context.spec.keys_of(layer_);
   LayerStep step{.context = context,
                  .rows = rows,
                  .layer = layer_,
-                 .cache_layer = cache_layer_,
+                 .cache_layer = again != nullptr ? again->cache_layer : cache_layer_,
                  .cache = cache,
                  .key_cache = keys != nullptr ? *keys : cache,
                  .key_layer = keys != nullptr ? 0 : cache_layer_ - before,
                  .selection = selection,
                  .taps = taps};
-  for (const SequenceRun& run : rows.runs) {
-    if (context.spec.layers[layer_].short_convolution > 0) step.recent.push_back(step.state(run));
+  split_states(step);
+  Matrix carried;
+  if (context.spec.carried > 0) {
+    carried = Matrix(hidden.rows(), context.spec.carried);
+    for (std::size_t r = 0; r < hidden.rows(); ++r)
+      std::ranges::copy(hidden.row(r).last(carried.cols()), carried.row(r).begin());
+    hidden = of_width(std::move(hidden), context.spec.shown_width());
+    step.carried = &carried;
   }
   if (ngrams_) add_ngrams(step, hidden);
   const std::optional<HyperSpec>& hyper = context.spec.ends.hyper;
@@ -171,7 +215,17 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
       input = hyper_input(context.profile, *hyper, block.streams, hidden, context.threads);
     }
     if (!block.input_of) {
-      const Matrix& own = input ? input->collapsed : hidden;
+      Matrix mixed;
+      if (!block.sources.empty()) {
+        const LayerSpec& own = context.spec.layers[layer_];
+        mixed = block.sources.inputs(context.profile, carried,
+                                     i == 0 ? own.mixer_sources : own.feed_forward_sources, hidden);
+      }
+      if (again != nullptr) {
+        mixed = i == 0 ? messages_->mixer_inputs(context, *again, mixed)
+                       : messages_->feed_forward_input(context, *again, mixed);
+      }
+      const Matrix& own = input ? input->collapsed : !block.sources.empty() ? mixed : hidden;
       inputs[i] = block.norm.empty() ? own : normed(context, own, block.norm);
     }
     // The block's output goes back into the streams, or is added to the one that there is.
@@ -184,6 +238,7 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
     }
     Matrix out = run(block, step, spec.input_factor != 1.0F ? scaled : x);
     scale_rounded(context.profile, spec.output_factor, out);
+    add_source(step, i, hidden);
     if (spec.normed_residual) {
       hidden = x;
       scale_rounded(context.profile, *spec.normed_residual, hidden);
@@ -191,13 +246,17 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
     if (input) {
       hyper_output(context.profile, *input, out, hidden);
     } else {
-      add_rounded(context.profile, hidden, out);
+      block.sum.add(context.profile, out, hidden);
     }
     const bool is_kept =
         std::ranges::any_of(blocks_, [&](const Block& later) { return later.input_of == i; });
     if (!is_kept) inputs[i] = Matrix();
   }
   scale_rounded(context.profile, scale_, hidden);
+  if (context.spec.carried == 0) return;
+  hidden = of_width(std::move(hidden), context.spec.stream_width());
+  for (std::size_t r = 0; r < hidden.rows(); ++r)
+    std::ranges::copy(carried.row(r), hidden.row(r).last(carried.cols()).begin());
 }
 
 bool MtpLayer::is_in(const WeightStore& weights, const ModelSpec& spec) {

@@ -10,8 +10,11 @@
 #include "inference/model/recurrent/ngram_lookup.h"
 #include "inference/model/step/gated_streams.h"
 #include "inference/model/step/hyper_connection.h"
+#include "inference/model/step/loop_messages.h"
 #include "inference/model/step/norm.h"
+#include "inference/model/step/residual_sum.h"
 #include "inference/model/step/short_convolution.h"
+#include "inference/model/step/source_mix.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/linear.h"
 
@@ -26,9 +29,11 @@ class DecoderLayer {
                std::size_t cache_layer, ExpertStore* experts);
 
   /// hidden <- this layer of hidden. The cache has room for the rows. `keys` holds only the keys of
-  /// the layer whose keys this one reads; null: they are in the cache.
+  /// the layer whose keys this one reads; null: they are in the cache. `again` is null on the first
+  /// visit.
   void forward(const StepContext& context, Matrix& hidden, const StepRows& rows, KvCache& cache,
-               Selection& selection, const Taps& taps, KvCache* keys = nullptr) const;
+               Selection& selection, const Taps& taps, KvCache* keys = nullptr,
+               const LoopVisit* again = nullptr) const;
 
  private:
   using Body = std::variant<Mlp, Mixture, std::unique_ptr<Mixer>>;
@@ -41,16 +46,21 @@ class DecoderLayer {
     HyperWeights streams;
     GatedStreams gated_streams;  ///< connections of low rank, in place of `streams`
     ShortConvolution convolution;
+    ResidualSum sum;
+    SourceMix sources;  ///< makes the input; empty: it is the stream
   };
   static Body load(const BlockWeights& weights, const StepContext& context, const BodySpec& spec,
                    ExpertStore* experts);
   void add_ngrams(LayerStep& step, Matrix& hidden) const;
+  void split_states(LayerStep& step) const;
+  void add_source(const LayerStep& step, std::size_t block, const Matrix& hidden) const;
   static Matrix run(const Block& block, const LayerStep& step, const Matrix& x);
 
   std::uint32_t layer_;
   std::size_t cache_layer_;
   std::optional<NgramLookup> ngrams_;
   std::vector<Block> blocks_;
+  std::optional<LoopMessages> messages_;
   float scale_ = 1.0F;  ///< factor of the layer's output
 };
 

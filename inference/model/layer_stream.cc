@@ -111,8 +111,18 @@ void LayerStream::layer(std::size_t l, Matrix& hidden, std::span<const Row> rows
                   source == l ? nullptr : &keys_.at(source));
     std::erase_if(keys_, [&](const auto& kept) { return spec_.last_reader(kept.first) <= l; });
     if (spec_.last_reader(l) > l) keys_.insert_or_assign(l, std::move(cache));
+    if (spec_.visits(l) == 1 || l + 1 < spec_.loop->end) return;
+    visit_again(spec_, 0, hidden, [&](std::size_t of_loop, const LoopVisit& again) {
+      const auto number = static_cast<std::uint32_t>(of_loop);
+      KvCache own = cache_of(of_loop, grouped);
+      const auto own_experts = experts_of(number);
+      const LoopVisit visit{.sources = again.sources, .is_last = again.is_last};
+      DecoderLayer(weights_, context_, number, 0, own_experts.get())
+          .forward(context_, hidden, grouped, own, selection_, shown, nullptr, &visit);
+      if (again.is_last && of_loop < l) show_hidden(spec_, taps, of_loop + 1, hidden);
+    });
   });
-  if (taps.hidden) taps.hidden(l + 1, hidden);
+  if (spec_.visits(l) == 1 || l + 1 == spec_.loop->end) show_hidden(spec_, taps, l + 1, hidden);
 }
 
 Matrix LayerStream::final_norm(const Matrix& hidden) {

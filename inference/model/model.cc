@@ -46,6 +46,13 @@ std::vector<std::vector<CacheStream>> Model::streams(KvFormat format, Range laye
   for (std::size_t l = layers.first; l < layers.first + layers.count; ++l) {
     streams.push_back(cache_streams(spec_, context_.rank, context_.profile, format, l));
   }
+  // Further visits have caches of their own, behind the others.
+  const bool has_loop = spec_.loop && layers.first <= spec_.loop->first && layers.count > 0 &&
+                        layers.first + layers.count >= spec_.loop->end;
+  for (std::size_t pass = 1; has_loop && pass < spec_.loop->passes; ++pass) {
+    for (std::size_t l = spec_.loop->first; l < spec_.loop->end; ++l)
+      streams.push_back(streams[l - layers.first]);
+  }
   return streams;
 }
 
@@ -118,9 +125,17 @@ void Model::layer(std::size_t l, Matrix& hidden, std::span<const Row> rows, Mode
                   const Taps& taps) const {
   INGOT_CHECK(l - stage_.first < stage_.count);
   const StepRows grouped(rows);
-  layers_[l - stage_.first].forward(context_, hidden, grouped, cache.main(), cache.selection(),
-                                    taps);
-  if (taps.hidden) taps.hidden(l + 1, hidden);
+  const auto visit = [&](std::size_t layer, const LoopVisit* again) {
+    layers_[layer - stage_.first].forward(context_, hidden, grouped, cache.main(),
+                                          cache.selection(), taps, nullptr, again);
+  };
+  visit(l, nullptr);
+  if (spec_.visits(l) == 1) return show_hidden(spec_, taps, l + 1, hidden);
+  if (l + 1 < spec_.loop->end) return;
+  visit_again(spec_, stage_.count, hidden, [&](std::size_t layer, const LoopVisit& again) {
+    visit(layer, &again);
+    if (again.is_last) show_hidden(spec_, taps, layer + 1, hidden);
+  });
 }
 
 Matrix Model::final_norm(const Matrix& hidden) const {
@@ -140,7 +155,7 @@ Matrix Model::step(std::span<const Row> rows, ModelCache& cache, const Taps& tap
   Matrix hidden =
       context_.rank.stage() == 0 ? embed(rows) : Matrix(rows.size(), spec_.stream_width());
   reserve_rows(grouped, cache.main());
-  if (taps.hidden && context_.rank.stage() == 0) taps.hidden(0, hidden);
+  if (context_.rank.stage() == 0) show_hidden(spec_, taps, 0, hidden);
   for (std::size_t stage = 0; stage < context_.rank.n_stages(); ++stage) {
     for (std::size_t i = 0; stage == context_.rank.stage() && i < stage_.count; ++i) {
       layer(stage_.first + i, hidden, rows, cache, taps);

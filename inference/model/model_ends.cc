@@ -42,8 +42,13 @@ void require_tokens(const ModelSpec& spec, std::span<const Row> rows) {
 
 TokenEmbedding::TokenEmbedding(const WeightStore& weights, const StepContext& context)
     : vocab_(vocabulary_part(context)), weight_(read_embedding(weights, context.spec, vocab_)) {
-  if (!context.spec.ends.norms_embedding) return;
-  norm_ = hidden_norm(BlockWeights(weights), context.spec, Role::kInputNorm);
+  const BlockWeights own(weights);
+  if (own.expects(FineRole::kEmbeddingFactor)) {
+    factors_ = own.vector(FineRole::kEmbeddingFactor, {context.spec.hidden});
+    shifts_ = own.vector(FineRole::kEmbeddingShift, {context.spec.hidden});
+  }
+  if (const auto& form = context.spec.ends.embedding_norm)
+    norm_ = hidden_norm(own, context.spec.hidden, *form, {.weight = Role::kInputNorm});
 }
 
 Matrix TokenEmbedding::embed(const StepContext& context, std::span<const Row> rows) const {
@@ -63,8 +68,14 @@ Matrix TokenEmbedding::embed(const StepContext& context, std::span<const Row> ro
   float factor = context.spec.ends.embedding_factor;
   if (context.spec.ends.rounds_embedding_factor) round_between(context.profile, {&factor, 1});
   scale_rounded(context.profile, factor, hidden);
+  for (std::size_t r = 0; !factors_.empty() && r < hidden.rows(); ++r) {
+    const auto row = hidden.row(r);
+    for (std::size_t c = 0; c < row.size(); ++c) row[c] = (row[c] + shifts_[c]) * factors_[c];
+  }
+  if (!factors_.empty()) round_between(context.profile, hidden.values());
   if (!norm_.empty()) hidden = normed(context, hidden, norm_);
-  return context.spec.ends.hyper ? hyper_streams(*context.spec.ends.hyper, hidden) : hidden;
+  if (context.spec.ends.hyper) hidden = hyper_streams(*context.spec.ends.hyper, hidden);
+  return of_width(std::move(hidden), context.spec.stream_width());
 }
 
 OutputHead::OutputHead(const WeightStore& store, const StepContext& context,
@@ -88,8 +99,9 @@ OutputHead::OutputHead(const WeightStore& store, const StepContext& context,
         {FineRole::kHeadStreamsNorm, FineRole::kHeadStreamsDown, FineRole::kHeadStreamsUp});
     return;
   }
-  norm_ = hidden_norm(weights, context.spec, Role::kFinalNorm, FineRole::kFinalNormBias);
-  norm_.eps = context.spec.ends.norm_eps;
+  if (context.spec.sources > 0) sources_ = SourceMix(weights, context, FineRole::kHeadSources);
+  norm_ = hidden_norm(weights, context.spec.hidden, context.spec.ends.final_norm,
+                      {.weight = Role::kFinalNorm, .bias = FineRole::kFinalNormBias});
   if (!hyper || !hyper->learned_head) return;
   const std::size_t n = hyper->streams;
   streams_ = {.fn = weights.vector(FineRole::kHeadStreamsFn, {n, n * context.spec.hidden}),
@@ -97,7 +109,14 @@ OutputHead::OutputHead(const WeightStore& store, const StepContext& context,
               .scale = weights.vector(FineRole::kHeadStreamsScale, {1})};
 }
 
-Matrix OutputHead::final_norm(const StepContext& context, const Matrix& hidden) const {
+Matrix OutputHead::final_norm(const StepContext& context, const Matrix& states) const {
+  Matrix hidden = of_width(states, context.spec.shown_width());
+  if (!sources_.empty()) {
+    Matrix sources(states.rows(), context.spec.carried);
+    for (std::size_t r = 0; r < states.rows(); ++r)
+      std::ranges::copy(states.row(r).last(sources.cols()), sources.row(r).begin());
+    hidden = sources_.inputs(context.profile, sources, context.spec.sources, hidden);
+  }
   if (!gated_streams_.empty()) return gated_streams_.input(context, hidden).collapsed;
   if (!context.spec.ends.hyper) return normed(context, hidden, norm_);
   return normed(

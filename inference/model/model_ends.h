@@ -7,6 +7,7 @@
 #include "inference/model/step/gated_streams.h"
 #include "inference/model/step/hyper_connection.h"
 #include "inference/model/step/norm.h"
+#include "inference/model/step/source_mix.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/linear.h"
 #include "inference/weights/weight_store.h"
@@ -23,7 +24,7 @@ class TokenEmbedding {
   TokenEmbedding(const WeightStore& weights, const StepContext& context);
 
   /// Embeds one row per token, reduced over the tensor group, in every stream of a model that has
-  /// some. Throws as require_tokens().
+  /// some; what routers hand on begins as 0. Throws as require_tokens().
   [[nodiscard]] Matrix embed(const StepContext& context, std::span<const Row> rows) const;
   /// Returns the weight, which a tied head shares.
   [[nodiscard]] const Linear& weight() const { return weight_; }
@@ -31,7 +32,8 @@ class TokenEmbedding {
  private:
   Range vocab_;  // rows of this rank
   Linear weight_;
-  HiddenNorm norm_;  // norm of an embedded row; empty: none
+  std::vector<float> factors_, shifts_;  // (row + shift) x factor; empty: none
+  HiddenNorm norm_;                      // norm of an embedded row; empty: none
 };
 
 /// The final norm and the head, or the rows of it that a rank holds. Logits are gathered over the
@@ -42,8 +44,8 @@ class OutputHead {
   OutputHead(const WeightStore& weights, const StepContext& context,
              const TokenEmbedding* embedding);
 
-  /// Norms each row, or what its streams are collapsed to: [rows, hidden].
-  [[nodiscard]] Matrix final_norm(const StepContext& context, const Matrix& hidden) const;
+  /// Norms each row's stream, or what its streams are collapsed to: [rows, hidden].
+  [[nodiscard]] Matrix final_norm(const StepContext& context, const Matrix& states) const;
   /// Logits [rows, vocab] of rows that final_norm (or an MTP layer) returned. Throws kNonFinite.
   [[nodiscard]] Matrix logits(const StepContext& context, const Matrix& normed) const;
 
@@ -54,6 +56,7 @@ class OutputHead {
   HiddenNorm norm_;
   HyperWeights streams_;        ///< weights that collapse the streams, where the model has them
   GatedStreams gated_streams_;  ///< connections that collapse the streams, in place of the norm
+  SourceMix sources_;           ///< makes the norm's input; empty: it is the stream
 };
 
 }  // namespace ingot::inference

@@ -50,6 +50,7 @@ ExpertShape expert_shape(const ModelSpec& spec, const RankView& rank, bool with_
   ExpertShape shape{.experts = {}, .n_experts = 0, .hidden = spec.hidden, .inner = {}};
   const auto* mixture = spec.find<MixtureSpec>();
   if (mixture == nullptr) return shape;
+  if (mixture->pool > 0) shape.hidden = mixture->pool;
   shape.intermediate = mixture->expert.width;
   shape.has_gate = mixture->expert.has_gate;
   shape.has_biases = mixture->has_biases;

@@ -285,15 +285,17 @@ class LayersBeside {
       if (found == hidden.end()) continue;
       const Matrix states = recorded_.rows(found->second, 0, span.ids.size());
       for (std::size_t i = 0; i < states.rows(); ++i) {
-        // Every stream begins as the embedding.
-        for (auto row = both.row(span.first + i); !row.empty(); row = row.subspan(states.cols()))
+        // Every stream begins as the embedding; what layers hand on behind the streams stays.
+        for (auto row = both.row(span.first + i).first(stream_.spec().shown_width()); !row.empty();
+             row = row.subspan(states.cols()))
           std::ranges::copy(states.row(i), row.begin());
       }
     }
   }
 
   void compare(std::size_t l, const Matrix& both) {
-    Matrix wanted(n_rows(), both.cols());
+    const Matrix shown = inference::of_width(both, stream_.spec().shown_width());
+    Matrix wanted(n_rows(), shown.cols());
     std::vector<PromptSpan> compared;
     for (const PromptSpan& span : spans_) {
       const auto& hidden = recorded_.prompts()[span.prompt].hidden;
@@ -306,8 +308,8 @@ class LayersBeside {
     if (compared.empty()) return;
     report_.layers.push_back(
         {.layer = l,
-         .isolated = similarity(wanted.view(), half_of(both, 0), compared, options_.threads),
-         .accumulated = similarity(wanted.view(), half_of(both, 1), compared, options_.threads)});
+         .isolated = similarity(wanted.view(), half_of(shown, 0), compared, options_.threads),
+         .accumulated = similarity(wanted.view(), half_of(shown, 1), compared, options_.threads)});
   }
 
   LogitAgreement logits(MatrixView<const float> hidden) {

@@ -104,9 +104,28 @@ Matrix gathered(MatrixView<const float> from, std::span<const std::uint32_t> whi
   return to;
 }
 
+Matrix logits_by_distance(Profile profile, std::span<const float> table, const DistanceSpec& spec,
+                          MatrixView<const float> rows) {
+  Matrix logits(rows.rows, spec.extent);
+  for (std::size_t row = 0; row < rows.rows; ++row) {
+    const std::span<float> to = logits.row(row);
+    for (std::size_t i = 0; i < spec.values; ++i) {
+      const auto own = table.subspan(i * spec.extent, spec.extent);
+      for (std::size_t d = 0; d < spec.extent; ++d) to[d] += rows.row(row)[i] * own[d];
+    }
+  }
+  round_between(profile, logits.values());
+  return logits;
+}
+
 void gate_heads(const StepContext& context, const Linear& gate, const Matrix& x, std::size_t width,
-                Matrix& attended, bool is_softplus) {
+                Matrix& attended, bool is_softplus, std::span<const float> bias) {
   Matrix gates = rounded_product(context, gate, x);
+  const std::size_t per_head = bias.empty() ? 1 : gates.cols() / bias.size();
+  for (std::size_t r = 0; !bias.empty() && r < gates.rows(); ++r) {
+    for (std::size_t c = 0; c < gates.cols(); ++c) gates.row(r)[c] += bias[c / per_head];
+  }
+  if (!bias.empty()) round_between(context.profile, gates.values());
   for (float& value : gates.values())
     value = is_softplus ? softplus_f32(value) : sigmoid_f32(value);
   round_between(context.profile, gates.values());

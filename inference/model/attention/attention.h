@@ -78,6 +78,7 @@ class MlaAttention final : public Mixer {
   struct Queries;
   Queries project_queries(const StepContext& context, const Matrix& x,
                           const RopeAngles& angles) const;
+  void split_gates(const Matrix& both, Queries& queries) const;
   void cache_rows(const LayerStep& step, const Matrix& x, const RopeAngles& angles) const;
   void naive(const LayerStep& step, const Matrix& queries, const SequenceRun& run,
              Matrix& out) const;
@@ -89,14 +90,18 @@ class MlaAttention final : public Mixer {
   std::size_t heads_ = 0;  ///< heads of this rank
   HeadGrowth growth_;
   Linear q_, q_a_, q_b_, kv_a_, kv_b_, o_, gate_;
-  std::vector<float> q_norm_, kv_norm_, sinks_;
+  std::vector<float> q_norm_, kv_norm_, rope_key_norm_, sinks_;
   std::optional<Indexer> indexer_;
 };
 
 /// Multiplies heads of `width` values, which attention gave, by the sigmoid (or softplus) of one
-/// value each of gate x.
+/// value each of gate x. `bias` has a number per head, or none, for each of its values there.
 void gate_heads(const StepContext& context, const Linear& gate, const Matrix& x, std::size_t width,
-                Matrix& attended, bool is_softplus = false);
+                Matrix& attended, bool is_softplus = false, std::span<const float> bias = {});
+
+/// Logits by distance of one head's rows, [rows, extent]: each row's values times the table.
+Matrix logits_by_distance(Profile profile, std::span<const float> table, const DistanceSpec& spec,
+                          formats::MatrixView<const float> rows);
 
 /// Copies some rows of a matrix.
 Matrix gathered(formats::MatrixView<const float> from, std::span<const std::uint32_t> which);

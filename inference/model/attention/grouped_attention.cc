@@ -38,6 +38,7 @@ constexpr std::array kGroupedRows = {
     ParameterRow<GroupedSpec>{"head_gate", &GroupedSpec::head_gate},
     ParameterRow<GroupedSpec>{"value_gate", &GroupedSpec::value_gate},
     ParameterRow<GroupedSpec>{"softplus_gate", &GroupedSpec::softplus_gate},
+    ParameterRow<GroupedSpec>{"norms_attended", &GroupedSpec::norms_attended},
     ParameterRow<GroupedSpec>{"sinks", &GroupedSpec::sinks},
     ParameterRow<GroupedSpec>{"value_dim", &GroupedSpec::value_dim},
     ParameterRow<GroupedSpec>{"values_of_keys", &GroupedSpec::values_of_keys},
@@ -81,9 +82,6 @@ class GqaAttention final : public Mixer {
   void finish_heads(const LayerStep& step, const HiddenNorm& norm, const RopeAngles& angles,
                     Matrix& heads) const;
   void split_gates(Matrix& queries, Matrix& gates) const;
-  /// Logits by distance of one head for the rows of a run: [rows, extent].
-  Matrix logits_by_distance(const StepContext& context, const SequenceRun& run, std::size_t head,
-                            const Matrix& distances) const;
   /// `distances`: what each head makes logits by distance of; empty without any.
   void attend_run(const LayerStep& step, const SequenceRun& run, const Matrix& queries,
                   const Matrix& distances, const BlockChooser::Chosen& chosen,
@@ -98,7 +96,7 @@ class GqaAttention final : public Mixer {
   std::vector<float> distance_table_;  ///< [values, extent]
   ShortConvolution key_convolution_, value_convolution_;
   std::vector<float> q_bias_, k_bias_, v_bias_, o_bias_;
-  std::vector<float> sinks_;
+  std::vector<float> sinks_, gate_bias_;
   HiddenNorm q_norm_, k_norm_;
 };
 
@@ -331,6 +329,8 @@ GqaAttention::GqaAttention(const BlockWeights& weights, const StepContext& conte
     const std::size_t per_head = spec_.value_gate ? spec_.value_dim : 1;
     gate_ = weights.linear(Role::kAttentionGate, spec_.heads * per_head, hidden,
                            rows_of(heads, per_head), all);
+    if (weights.expects(FineRole::kAttentionGateBias))
+      gate_bias_ = weights.vector_part(FineRole::kAttentionGateBias, spec_.heads, heads);
   }
   // Only one rank adds the bias to its share of the sum.
   if (context.rank.tp_rank() == 0 && weights.expects(FineRole::kOBias))
@@ -500,22 +500,6 @@ void GqaAttention::split_gates(Matrix& queries, Matrix& gates) const {
   }
 }
 
-Matrix GqaAttention::logits_by_distance(const StepContext& context, const SequenceRun& run,
-                                        std::size_t head, const Matrix& distances) const {
-  const auto [values, extent] = *spec_.distances;
-  Matrix logits(run.count, extent);
-  for (std::size_t row = 0; row < run.count; ++row) {
-    const auto own = distances.row(run.first_row + row).subspan(head * values, values);
-    const std::span<float> to = logits.row(row);
-    for (std::size_t i = 0; i < values; ++i) {
-      const float* table = distance_table_.data() + i * extent;
-      for (std::size_t d = 0; d < extent; ++d) to[d] += own[i] * table[d];
-    }
-  }
-  round_between(context.profile, logits.values());
-  return logits;
-}
-
 void GqaAttention::attend_run(const LayerStep& step, const SequenceRun& run, const Matrix& queries,
                               const Matrix& distances, const BlockChooser::Chosen& chosen,
                               Matrix& attended) const {
@@ -539,7 +523,11 @@ void GqaAttention::attend_run(const LayerStep& step, const SequenceRun& run, con
       };
     }
     Matrix by_distance;
-    if (spec_.distances) by_distance = logits_by_distance(context, run, head, distances);
+    if (spec_.distances) {
+      const std::size_t n = spec_.distances->values;
+      by_distance = logits_by_distance(context.profile, distance_table_, *spec_.distances,
+                                       distances.block(run.first_row, run.count, head * n, n));
+    }
     const auto own_keys = keys.columns(head / shared_by * width, width);
     const auto own_values = values.columns(head / shared_by * value_width, value_width);
     const auto query = [&](std::size_t row, std::size_t n) {
@@ -601,13 +589,14 @@ Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
       spec_.values_of_keys ? new_keys : clipped(rounded_product(context, v_, x, v_bias_));
   key_convolution_.apply(step, new_keys);
   finish_heads(step, k_norm_, angles, new_keys);
-  if (spec_.norms_values) {
+  const auto norm_each = [&](Matrix& heads) {
     const std::vector<float> ones(spec_.value_dim, 1.0F);
-    for (std::size_t first = 0; first < new_values.cols(); first += ones.size()) {
-      const auto head = new_values.columns(first, ones.size());
+    for (std::size_t first = 0; first < heads.cols(); first += ones.size()) {
+      const auto head = heads.columns(first, ones.size());
       rms_norm(context.profile, head, ones, context.spec.norm.eps, head);
     }
-  }
+  };
+  if (spec_.norms_values) norm_each(new_values);
   value_convolution_.apply(step, new_values);
   scale_rounded(context.profile, spec_.value_scale, new_values);
   require_finite(new_keys, step.layer, "the key");
@@ -623,13 +612,14 @@ Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
   }
   for (const SequenceRun& run : step.rows.runs)
     attend_run(step, run, queries, distances, chosen, attended);
+  if (spec_.norms_attended) norm_each(attended);
   for (std::size_t i = 0; i < gates.values().size(); ++i) {
     attended.values()[i] *= sigmoid_f32(gates.values()[i]);
   }
   if (spec_.output_gate) round_between(context.profile, attended.values());
   if (!gate_.empty()) {
     gate_heads(context, gate_, x, spec_.value_gate ? 1 : spec_.value_dim, attended,
-               spec_.softplus_gate);
+               spec_.softplus_gate, gate_bias_);
   }
   require_finite(attended, step.layer, "attention");
   if (experts_) return experts_->outputs(context, attended, routing);

@@ -6,6 +6,7 @@
 #include "formats/base/parallel.h"
 #include "formats/config/derived_keys.h"
 #include "formats/family/rule_scope.h"
+#include "formats/json/json.h"
 #include "inference/family/parameters.h"
 #include "inference/family/spec_parts.h"
 #include "inference/kernels/vector_math.h"
@@ -26,6 +27,15 @@ namespace {
 
 // Expanded keys and values of some heads take about this many values.
 constexpr std::size_t kExpandedValues = std::size_t{16} << 20U;
+
+Matrix side_by_side(const Matrix& left, const Matrix& right) {
+  Matrix both(left.rows(), left.cols() + right.cols());
+  for (std::size_t r = 0; r < both.rows(); ++r) {
+    std::ranges::copy(left.row(r), both.row(r).begin());
+    std::ranges::copy(right.row(r), both.row(r).last(right.cols()).begin());
+  }
+  return both;
+}
 
 bool has_own_indexer(const ModelConfig& config, std::size_t layer) {
   const auto [key, is_own] = formats::own_indexer(config, layer);
@@ -128,7 +138,19 @@ void set_source(const DecoderSpec& model, Parameters& parameters, LatentSpec& sp
 
 LatentSpec MlaAttention::read(const DecoderSpec& model, Parameters& parameters,
                               std::uint32_t layer) {
-  ModelConfig config = model.config;
+  // An object for the layers of a type says all of their rope.
+  const std::string type = formats::entry_of(value_of(model.config, "layer_types"), layer);
+  const bool has_own_rope =
+      value_of(model.config, fmt::format("rope_parameters.{}", type)).is_object();
+  ModelConfig config = has_own_rope ? formats::config_of_layers(model.config, type) : model.config;
+  const auto theta = parameters.real("theta", {0, 1e12});
+  if (!has_own_rope) config.rope.theta = theta.value_or(config.rope.theta);
+  config.num_attention_heads = parameters.number("heads", config.num_attention_heads);
+  config.q_lora_rank = parameters.number("query_rank", config.q_lora_rank);
+  config.kv_lora_rank = parameters.number("key_rank", config.kv_lora_rank);
+  config.qk_nope_head_dim = parameters.number("plain_dim", config.qk_nope_head_dim);
+  config.qk_rope_head_dim = parameters.number("rotated_dim", config.qk_rope_head_dim);
+  config.v_head_dim = parameters.number("value_dim", config.v_head_dim);
   const bool is_stretched = parameters.flag("stretched", false) && !rope_fields(config);
   if (is_stretched) {
     // The defaults of transformers.
@@ -142,6 +164,10 @@ LatentSpec MlaAttention::read(const DecoderSpec& model, Parameters& parameters,
   spec.rope.interleaved = parameters.flag("interleaved", spec.rope.interleaved);
   spec.head_gate = parameters.flag("head_gate", false);
   spec.value_gate = parameters.flag("value_gate", false);
+  spec.gates_queries = parameters.flag("gates_queries", false);
+  if (spec.gates_queries) required(spec.q_lora, "q_lora_rank");
+  spec.norms_rope_key = parameters.flag("norms_rope_key", false);
+  spec.window = parameters.count("window", 0, kWindow);
   spec.sinks = parameters.flag("sinks", false);
   spec.heads_grow = parameters.flag("heads_grow", false);
   spec.growth = growth_of(model.config, parameters);
@@ -178,7 +204,8 @@ MixerMemory MlaAttention::memory(const Spec& spec, std::size_t threads, std::uin
   // Keys and values of as many heads as are expanded at once.
   const std::uint64_t per_head = spec.nope + spec.v;
   const std::uint64_t at_once = std::min(longest * spec.heads, kExpandedValues / per_head);
-  return {.per_row = spec.heads * (spec.nope + spec.rope_dim + spec.v + 2 * spec.kv_lora) +
+  const std::uint64_t per_query = spec.nope + spec.rope_dim + (spec.gates_queries ? spec.v : 0);
+  return {.per_row = spec.heads * (per_query + spec.v + 2 * spec.kv_lora) +
                      indexer.heads * indexer.head_dim,
           .per_token = (spec.indexer ? indexer.head_dim + threads * (indexer.heads + 1) : 0) +
                        2 * (spec.kv_lora + spec.rope_dim) +
@@ -189,13 +216,15 @@ MixerMemory MlaAttention::memory(const Spec& spec, std::size_t threads, std::uin
 struct MlaAttention::Queries {
   Matrix latent;  ///< normalized; empty without low rank
   Matrix heads;   ///< [rows, heads x (nope + rope)], rotated
+  Matrix gates;   ///< [rows, heads x v]; empty without
 };
 
 MlaAttention::MlaAttention(const BlockWeights& weights, const StepContext& context,
                            const Spec& spec)
     : spec_(spec) {
   const std::size_t hidden = context.spec.hidden;
-  const std::size_t per_query = spec_.nope + spec_.rope_dim, per_latent = spec_.nope + spec_.v;
+  const std::size_t per_query = spec_.nope + spec_.rope_dim + (spec_.gates_queries ? spec_.v : 0);
+  const std::size_t per_latent = spec_.nope + spec_.v;
   const Range heads = tensor_part(context.rank, spec_.heads, "attention heads");
   heads_ = heads.count;
   const auto rows_of = [&](std::size_t per_head) {
@@ -206,8 +235,9 @@ MlaAttention::MlaAttention(const BlockWeights& weights, const StepContext& conte
     q_a_ = weights.linear(Role::kQaProj, spec_.q_lora, hidden);
     q_norm_ = weights.vector(Role::kQaNorm, {spec_.q_lora});
     for (float& weight : q_norm_) weight *= spec_.query_latent_scale;
-    q_b_ = weights.linear(Role::kQbProj, spec_.heads * per_query, spec_.q_lora, rows_of(per_query),
-                          {0, spec_.q_lora});
+    const std::size_t n_inputs = (spec_.gates_queries ? 2 : 1) * spec_.q_lora;
+    q_b_ = weights.linear(Role::kQbProj, spec_.heads * per_query, n_inputs, rows_of(per_query),
+                          {0, n_inputs});
   } else {
     q_ = weights.linear(Role::kQProj, spec_.heads * per_query, hidden, rows_of(per_query),
                         {0, hidden});
@@ -216,6 +246,8 @@ MlaAttention::MlaAttention(const BlockWeights& weights, const StepContext& conte
     kv_a_ = weights.linear(Role::kKvaProj, spec_.kv_lora + spec_.rope_dim, hidden);
     kv_norm_ = weights.vector(Role::kKvaNorm, {spec_.kv_lora});
     for (float& weight : kv_norm_) weight *= spec_.key_latent_scale;
+    if (spec_.norms_rope_key)
+      rope_key_norm_ = weights.vector(FineRole::kRopeKeyNorm, {spec_.rope_dim});
   }
   kv_b_ = weights.linear(Role::kKvbProj, spec_.heads * per_latent, spec_.kv_lora,
                          rows_of(per_latent), {0, spec_.kv_lora});
@@ -234,15 +266,33 @@ MlaAttention::MlaAttention(const BlockWeights& weights, const StepContext& conte
   if (spec_.indexer) indexer_.emplace(weights, context, spec_);
 }
 
+// A head's gate is behind its query.
+void MlaAttention::split_gates(const Matrix& both, Queries& queries) const {
+  const std::size_t width = spec_.nope + spec_.rope_dim;
+  queries.heads = Matrix(both.rows(), heads_ * width);
+  queries.gates = Matrix(both.rows(), heads_ * spec_.v);
+  for (std::size_t r = 0; r < both.rows(); ++r) {
+    for (std::size_t h = 0; h < heads_; ++h) {
+      const auto head = both.row(r).subspan(h * (width + spec_.v), width + spec_.v);
+      std::ranges::copy(head.first(width), queries.heads.row(r).subspan(h * width).begin());
+      std::ranges::copy(head.last(spec_.v), queries.gates.row(r).subspan(h * spec_.v).begin());
+    }
+  }
+}
+
 MlaAttention::Queries MlaAttention::project_queries(const StepContext& context, const Matrix& x,
                                                     const RopeAngles& angles) const {
   const std::size_t width = spec_.nope + spec_.rope_dim;
   Queries queries;
   if (spec_.q_lora > 0) {
-    queries.latent = rounded_product(context, q_a_, x);
-    rms_norm(context.profile, queries.latent.view(), q_norm_, spec_.latent_norm_eps,
-             queries.latent.view());
-    queries.heads = rounded_product(context, q_b_, queries.latent);
+    const Matrix plain = rounded_product(context, q_a_, x);
+    queries.latent = Matrix(x.rows(), spec_.q_lora);
+    rms_norm(context.profile, plain.view(), q_norm_, spec_.latent_norm_eps, queries.latent.view());
+    if (spec_.gates_queries) {
+      split_gates(rounded_product(context, q_b_, side_by_side(queries.latent, plain)), queries);
+    } else {
+      queries.heads = rounded_product(context, q_b_, queries.latent);
+    }
   } else {
     queries.heads = rounded_product(context, q_, x);
   }
@@ -260,6 +310,10 @@ void MlaAttention::cache_rows(const LayerStep& step, const Matrix& x,
   Matrix latents = rounded_product(step.context, kv_a_, x);
   rms_norm(step.context.profile, latents.columns(0, spec_.kv_lora), kv_norm_, spec_.latent_norm_eps,
            latents.columns(0, spec_.kv_lora));
+  if (!rope_key_norm_.empty()) {
+    const auto keys = latents.columns(spec_.kv_lora, spec_.rope_dim);
+    rms_norm(step.context.profile, keys, rope_key_norm_, spec_.latent_norm_eps, keys);
+  }
   for (std::size_t r = 0; r < x.rows(); ++r) {
     angles.rotate(r, latents.row(r).subspan(spec_.kv_lora, rope_.dim));
   }
@@ -294,6 +348,9 @@ Matrix MlaAttention::partial(const LayerStep& step, const Matrix& x) const {
     }
   }
   if (!gate_.empty()) gate_heads(context, gate_, x, spec_.value_gate ? 1 : spec_.v, attended);
+  for (std::size_t i = 0; i < queries.gates.values().size(); ++i)
+    attended.values()[i] *= sigmoid_f32(queries.gates.values()[i]);
+  if (spec_.gates_queries) round_between(context.profile, attended.values());
   require_finite(attended, step.layer, "attention");
   return product(context, o_, attended);
 }
@@ -338,6 +395,11 @@ void MlaAttention::naive(const LayerStep& step, const Matrix& queries, const Seq
       };
       if (n_dense > 0) {
         numbers.sinks = std::span(sinks).first(sinks.empty() ? 0 : n_dense);
+        if (spec_.window > 0) {
+          numbers.from = [&](std::size_t row) {
+            return spec_.first_seen(run.first_position + row);
+          };
+        }
         const ScorePart parts[] = {
             {query(0, n_dense, 0, spec_.nope), all_keys},
             {query(0, n_dense, spec_.nope, spec_.rope_dim), rope_keys.view()}};
@@ -349,6 +411,7 @@ void MlaAttention::naive(const LayerStep& step, const Matrix& queries, const Seq
         const auto& chosen = step.selection[run.first_row + row];
         const Matrix keys = gathered(all_keys, chosen), values = gathered(all_values, chosen);
         const Matrix rotated = gathered(rope_keys.view(), chosen);
+        numbers.from = {};
         const ScorePart parts[] = {{query(row, 1, 0, spec_.nope), keys.view()},
                                    {query(row, 1, spec_.nope, spec_.rope_dim), rotated.view()}};
         numbers.sinks = std::span(sinks).first(sinks.empty() ? 0 : 1);
@@ -398,6 +461,8 @@ void MlaAttention::absorbed(const LayerStep& step, const Matrix& queries, const 
       fetch(first_positions(run.total()));
     }
     const std::size_t seen = chosen.empty() ? run.first_position + i + 1 : chosen.size();
+    const std::size_t from = chosen.empty() ? spec_.first_seen(run.first_position + i) : 0;
+    numbers.from = [from](std::size_t) { return from; };
     const float* rotated = queries.row(run.first_row + i).data() + spec_.nope;
     const ScorePart parts[] = {
         {{absorbed_queries.row(i).data(), heads_, spec_.kv_lora, spec_.kv_lora}, latents.view()},

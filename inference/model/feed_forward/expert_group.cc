@@ -269,6 +269,10 @@ ExpertGroup::ExpertGroup(const RankView& rank, std::uint32_t layer, const Mixtur
                 "experts {} are not computed for tokens that travel (--ep no larger than --tp)",
                 scales_input_ ? "whose input is weighed" : "without tensors");
   }
+  if (spec.expert_norm && rank.topology.etp > 1) {
+    throw Error(ErrorCode::kUnsupported,
+                "experts with a norm behind each are not computed in slices (--etp 1)");
+  }
   if (places_.places_shared() && spec.router.weighed_shared > 0) {
     throw Error(ErrorCode::kUnsupported,
                 "shared experts that the router weighs are not computed in slots of an expert map");

@@ -113,6 +113,19 @@ void apply_gate(Profile profile, const GateForm& form, Matrix& gated, Matrix& ra
     for (float& value : of_gate) value = std::min(value, *form.limit);
     for (float& value : ups) value = std::clamp(value, -*form.limit, *form.limit);
   };
+  if (form.gate_cap || form.up_cap) {
+    for (float& gate : gates)
+      gate = sigmoid_f32(gate) * (form.gate_cap ? soft_capped(gate, *form.gate_cap) : gate);
+    for (float& value : ups) value = form.up_cap ? soft_capped(value, *form.up_cap) : value;
+    for (std::size_t i = 0; i < gates.size(); ++i) gates[i] *= ups[i];
+    round_between(profile, gates);
+    return;
+  }
+  if (form.joins_in_f32) {
+    silu_multiply(gates, ups, gates, false);
+    round_between(profile, gates);
+    return;
+  }
   if (form.limit && !form.limits_silu) limit(gates);
   if (form.is_gelu) {
     for (float& gate : gates) gate = gelu_f32(gate);
@@ -178,7 +191,9 @@ Mixture::Mixture(const BlockWeights& weights, const StepContext& context,
                  const MixtureSpec& mixture, ExpertStore& experts)
     : layer_(weights.layer()), spec_(mixture), group_(context.rank, layer_, mixture, experts) {
   const RouterSpec& spec = spec_.router;
-  router_ = weights.linear(Role::kRouter, spec.scored(), context.spec.hidden);
+  router_ = weights.linear(Role::kRouter, spec.scored(),
+                           spec.inner > 0 ? spec.inner : context.spec.hidden);
+  if (spec.inner > 0) router_mlp_.emplace(weights, context, spec);
   if (weights.expects(FineRole::kRouterScale))
     router_scale_ = weights.vector(FineRole::kRouterScale, {1}).front();
   if (spec.has_table) {
@@ -196,18 +211,33 @@ Mixture::Mixture(const BlockWeights& weights, const StepContext& context,
     output_bias_ = weights.vector(FineRole::kMixtureBias, {context.spec.hidden});
   if (spec_.shared) load_shared(weights, context);
   if (spec_.dense) load_dense(weights, context);
+  if (spec_.pool > 0) load_pool(weights, context);
+  if (spec_.expert_norm) {
+    expert_norm_ = hidden_norm(weights, spec_.pool > 0 ? spec_.pool : context.spec.hidden,
+                               *spec_.expert_norm, {.weight = FineRole::kExpertOutputNorm});
+  }
+}
+
+void Mixture::load_pool(const BlockWeights& weights, const StepContext& context) {
+  const std::size_t hidden = context.spec.hidden, width = spec_.pool;
+  pool_ = weights.linear(FineRole::kPoolProj, width, hidden);
+  pool_norm_ = hidden_norm(weights, width, context.spec.norm, {.weight = FineRole::kPoolNorm});
+  unpool_ = weights.linear(FineRole::kUnpoolProj, hidden, width);
 }
 
 void Mixture::load_dense(const BlockWeights& weights, const StepContext& context) {
   const std::size_t hidden = context.spec.hidden;
-  const auto norm = [&](WeightRole role) { return hidden_norm(weights, context.spec, role); };
+  const auto norm = [&](WeightRole role) {
+    return hidden_norm(weights, hidden, context.spec.norm, {.weight = role});
+  };
   const Range mine = tensor_part(context.rank, spec_.dense->width, "inner features of an MLP");
   dense_ = Mlp::load(weights, context, Mlp::kDense, *spec_.dense, mine);
   dense_norm_ = norm(Role::kPostAttentionNorm);
   dense_output_norm_ = norm(FineRole::kDenseOutputNorm);
   norm_ = norm(FineRole::kMixtureInputNorm);
   output_norm_ = norm(FineRole::kMixtureOutputNorm);
-  router_norm_ = {.weight = weights.vector(FineRole::kRouterInputScale, {hidden}), .bias = {}};
+  router_norm_ = hidden_norm(weights, hidden, {.eps = context.spec.norm.eps},
+                             {.weight = FineRole::kRouterInputScale});
   for (float& weight : router_norm_.weight) weight /= std::sqrt(static_cast<float>(hidden));
   expert_scale_ = weights.vector(FineRole::kRouterExpertScale, {spec_.router.experts});
 }
@@ -235,18 +265,25 @@ void Mixture::load_shared(const BlockWeights& weights, const StepContext& contex
   if (n_weighed == 0) shared_.push_back(Mlp::load(weights, context, Mlp::kShared, one, *mine));
 }
 
-Routing Mixture::choose(const StepContext& context, const Matrix& state,
-                        std::span<const std::int32_t> tokens, const Taps& taps) const {
-  const Matrix own = router_norm_.empty() ? Matrix() : normed(context, state, router_norm_);
-  const Matrix& x = router_norm_.empty() ? state : own;
+Routing Mixture::choose(const LayerStep& step, const Matrix& state) const {
+  const StepContext& context = step.context;
+  const Taps& taps = step.taps;
+  Matrix own;
+  if (!router_norm_.empty()) own = normed(context, state, router_norm_);
+  if (router_mlp_) own = router_mlp_->inner(context, state, *step.carried);
+  const Matrix& x = own.cols() == 0 ? state : own;
   Matrix logits(x.rows(), router_.rows());
   matmul(x.view(), router_.weight(), WeightRounding::kExact, logits.view(), context.threads);
+  if (const float factor = spec_.router.logit_factor; factor != 1.0F) {
+    for (float& logit : logits.values()) logit *= factor;
+  }
   add_bias(logit_bias_, logits);
   require_finite(logits, layer_, "the router");
   std::vector<std::uint32_t> given;
   const std::size_t topk = spec_.router.topk;
   for (std::size_t r = 0; !token_experts_.empty() && r < x.rows(); ++r) {
-    const auto at = token_experts_.begin() + static_cast<std::ptrdiff_t>(topk) * tokens[r];
+    const auto at =
+        token_experts_.begin() + static_cast<std::ptrdiff_t>(topk) * step.rows.tokens[r];
     given.insert(given.end(), at, at + static_cast<std::ptrdiff_t>(topk));
   }
   Routing routing = route(spec_.router, logits.view(), bias_, given);
@@ -269,7 +306,10 @@ Matrix Mixture::routed_output(const StepContext& context, const Expert& expert,
                 .gate_bias = expert.gate_bias,
                 .up_bias = expert.up_bias,
                 .down_bias = expert.down_bias};
-  return mlp.partial(context, rows);
+  Matrix out = mlp.partial(context, rows);
+  if (expert_norm_.empty()) return out;
+  round_between(context.profile, out.values());
+  return normed(context, out, expert_norm_);
 }
 
 Matrix Mixture::shared_output(const StepContext& context, const Matrix& x,
@@ -293,31 +333,39 @@ Matrix Mixture::shared_output(const StepContext& context, const Matrix& x,
   return out;
 }
 
-// Identity experts are behind the others, so that the sum is in the order of ids.
+// Identity experts are behind the others, so that the sum is in the order of ids. Those that are
+// skipped give nothing.
 void Mixture::add_identity_experts(const Matrix& x, const Routing& routing, Matrix& sums) const {
   for (std::size_t i = 0; i < routing.experts.size(); ++i) {
-    if (routing.experts[i] < spec_.router.experts) continue;
+    const std::size_t beyond = routing.experts[i] - spec_.router.experts;  // wraps around
+    if (beyond >= spec_.router.identity_experts) continue;
     const auto from = x.row(i / routing.topk);
     const auto to = sums.row(i / routing.topk);
     for (std::size_t c = 0; c < to.size(); ++c) to[c] += routing.weights[i] * from[c];
   }
 }
 
-Matrix Mixture::forward(const StepContext& context, const Matrix& state,
-                        std::span<const std::int32_t> tokens, const Taps& taps) const {
-  const Routing routing = choose(context, state, tokens, taps);
-  const Matrix own = norm_.empty() ? Matrix() : normed(context, state, norm_);
-  const Matrix& x = norm_.empty() ? state : own;
+Matrix Mixture::forward(const LayerStep& step, const Matrix& state) const {
+  const StepContext& context = step.context;
+  const Routing routing = choose(step, state);
+  Matrix own;
+  if (!norm_.empty()) own = normed(context, state, norm_);
+  if (!pool_.empty()) own = normed(context, rounded_product(context, pool_, state), pool_norm_);
+  const Matrix& x = own.cols() == 0 ? state : own;
   const ExpertGroup::Parts parts{
       .routed = [&](const Expert& expert,
                     const Matrix& rows) { return routed_output(context, expert, rows); },
       .shared = [&](const Matrix& rows) { return shared_output(context, rows, routing); },
-      .n_tokens = taps.expert_tokens};
+      .n_tokens = step.taps.expert_tokens};
   ExpertGroup::Sums sums = group_.run(context, x, routing, parts);
   add_identity_experts(x, routing, sums.routed);
   if (context.profile == Profile::kBf16) {
     round_between(context.profile, sums.routed.values());
     round_between(context.profile, sums.shared.values());
+  }
+  if (!unpool_.empty()) {
+    round_between(context.profile, sums.routed.values());
+    sums.routed = rounded_product(context, unpool_, sums.routed);
   }
   add_rounded(context.profile, sums.routed, sums.shared);
   if (dense_) {

@@ -8,6 +8,7 @@
 
 #include "inference/base/matrix.h"
 #include "inference/model/feed_forward/expert_group.h"
+#include "inference/model/feed_forward/router_mlp.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/router.h"
 #include "inference/model/step/step.h"
@@ -75,17 +76,16 @@ class Mixture {
   Mixture(const BlockWeights& weights, const StepContext& context, const MixtureSpec& spec,
           ExpertStore& experts);
 
-  /// The layer's output for normalized input `x`; `tokens` are those of the rows.
-  Matrix forward(const StepContext& context, const Matrix& x, std::span<const std::int32_t> tokens,
-                 const Taps& taps) const;
+  /// The layer's output for normalized input `x`.
+  Matrix forward(const LayerStep& step, const Matrix& x) const;
 
  private:
   void load_shared(const BlockWeights& weights, const StepContext& context);
   void load_dense(const BlockWeights& weights, const StepContext& context);
+  void load_pool(const BlockWeights& weights, const StepContext& context);
   /// The output of MixtureSpec::dense for the layer's state, normed.
   [[nodiscard]] Matrix dense_output(const StepContext& context, const Matrix& x) const;
-  Routing choose(const StepContext& context, const Matrix& x, std::span<const std::int32_t> tokens,
-                 const Taps& taps) const;
+  Routing choose(const LayerStep& step, const Matrix& x) const;
   [[nodiscard]] Matrix routed_output(const StepContext& context, const Expert& expert,
                                      const Matrix& rows) const;
   /// FP32 sums of this rank's part of the shared experts, weighed where the router weighs them.
@@ -97,6 +97,9 @@ class Mixture {
   MixtureSpec spec_;
   ExpertGroup group_;
   Linear router_;
+  std::optional<RouterMlp> router_mlp_;  ///< makes the input of `router_`; null: it is x
+  Linear pool_, unpool_;                 ///< projections around MixtureSpec::pool; may be empty
+  HiddenNorm pool_norm_, expert_norm_;
   float router_scale_ = 1.0F;  ///< factor of all weights
   std::vector<float> bias_, logit_bias_;
   std::vector<std::uint32_t> token_experts_;  ///< [vocab, topk], of layers that have the table

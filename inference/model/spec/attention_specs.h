@@ -21,11 +21,12 @@ struct RopeSpec {
 
 /// Queries of late tokens are larger, so that attention stays sharp over many keys: times
 /// 1 + beta log(1 + floor((position + offset) / length)), or, where growth is smooth,
-/// 1 + beta log(max((position + offset) / length, 1)).
+/// 1 + beta log(max((position + offset) / length, 1)), or, where it is a power,
+/// (1 + (position + offset) / length)^beta.
 struct GrowthSpec {
   float beta = 0, length = 1;
   std::uint32_t offset = 0;
-  bool is_smooth = false;
+  bool is_smooth = false, is_power = false;
   bool operator==(const GrowthSpec&) const = default;
 };
 
@@ -87,12 +88,13 @@ struct GroupedSpec {
   std::optional<float> clip;       ///< most that a value of a query, key or value has, and minus it
   HeadNorm norms = HeadNorm::kPerHead;
   bool norms_after_rope = false;
-  bool biases = false;         ///< queries, keys and values must have theirs
-  bool output_gate = false;    ///< q_proj gives a gate behind each head's query: times its sigmoid
-  bool head_gate = false;      ///< gate as LatentSpec::head_gate
-  bool value_gate = false;     ///< head_gate with a value of the product for each value of a head
-  bool softplus_gate = false;  ///< softplus of the product, in place of sigmoid
-  bool sinks = false;          ///< a logit per head that takes its share of the softmax
+  bool biases = false;          ///< queries, keys and values must have theirs
+  bool output_gate = false;     ///< q_proj gives a gate behind each head's query: times its sigmoid
+  bool head_gate = false;       ///< gate as LatentSpec::head_gate
+  bool value_gate = false;      ///< head_gate with a value of the product for each value of a head
+  bool softplus_gate = false;   ///< softplus of the product, in place of sigmoid
+  bool norms_attended = false;  ///< norm of each head's output before the gate, without weights
+  bool sinks = false;           ///< a logit per head that takes its share of the softmax
   /// It turns the first values of queries and keys; without frequencies the layer has no positions.
   RopeSpec rope;
   std::optional<GrowthSpec> growth;
@@ -124,7 +126,11 @@ struct LatentSpec {
   float latent_norm_eps = 1e-6F;  ///< epsilon of q_a_layernorm and kv_a_layernorm
   bool head_gate = false;   ///< each head's output times sigmoid of one value of a product of x
   bool value_gate = false;  ///< head_gate with a value of the product for each value of a head
-  bool sinks = false;       ///< sinks as in GroupedSpec
+  /// q_b_proj takes the query latent before its norm too, and gives such a gate behind each query.
+  bool gates_queries = false;
+  bool norms_rope_key = false;       ///< norm of the key's rotated slice, before rope
+  std::size_t window = 0;            ///< tokens that a row sees, its own too; 0: all
+  bool sinks = false;                ///< sinks as in GroupedSpec
   std::optional<GrowthSpec> growth;  ///< growth of queries behind rope
   bool heads_grow = false;  ///< queries behind rope grow with the position, in heads' own ways
   /// An earlier layer whose latents and rope keys it reads; else it has its own.
@@ -134,6 +140,11 @@ struct LatentSpec {
   std::optional<IndexerSpec> indexer;  ///< own indexer; nullopt: none
   bool takes_earlier_choice = false;   ///< the choice of the last layer with an indexer is taken
   bool operator==(const LatentSpec&) const = default;
+
+  /// The first position that a row sees.
+  [[nodiscard]] std::size_t first_seen(std::size_t position) const {
+    return window > 0 && position >= window ? position + 1 - window : 0;
+  }
 };
 
 }  // namespace ingot::inference

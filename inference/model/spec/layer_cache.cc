@@ -41,16 +41,18 @@ std::vector<CacheStream> cache_streams(const ModelSpec& spec, const RankView& ra
   if (kernel == 0) return streams;
   std::size_t columns = 0;
   for (const Range& convolved : convolved_columns(spec, rank, layer)) columns += convolved.count;
-  streams.push_back(state_stream((kernel - 1) * columns));
+  auto own = std::ranges::find(streams, true, &CacheStream::is_state);
+  if (own == streams.end()) own = streams.insert(own, state_stream(0));
+  own->width += (kernel - 1) * columns;  // states behind the mixer's
   return streams;
 }
 
 std::array<Range, 4> convolved_columns(const ModelSpec& spec, const RankView& rank,
                                        std::size_t layer) {
   const auto* grouped = spec.layers[layer].find<GroupedSpec>();
-  INGOT_CHECK(grouped != nullptr);
-  const Range heads = key_head_part(rank, grouped->kv_heads);
   const Range hidden = tensor_part(rank, spec.hidden, "columns of short convolutions");
+  if (grouped == nullptr) return {Range{}, Range{}, hidden, hidden};  // others convolve their own
+  const Range heads = key_head_part(rank, grouped->kv_heads);
   const auto columns = [&](std::size_t width) {
     return Range{heads.first * width, heads.count * width};
   };

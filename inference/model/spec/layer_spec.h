@@ -29,7 +29,23 @@ struct GateForm {
   bool limits_silu = false;  ///< the limit is of silu(gate), not of the gate
   float alpha = 1.0F;        ///< gate * sigmoid(alpha * gate) in place of silu
   float up_offset = 0;       ///< number that is added to up
+  /// Caps of the gate as a factor of its own sigmoid, and of up: cap tanh(value / cap).
+  std::optional<float> gate_cap, up_cap;
+  bool joins_in_f32 =
+      false;  ///< flag: gate and up are joined in FP32, and their product is rounded
   bool operator==(const GateForm&) const = default;
+};
+
+/// A norm of hidden states: weight x / root(mean x^2 + eps).
+struct NormSpec {
+  float eps = 1e-6F;
+  float adds = 0;  ///< number that is added to the weights
+  /// Layer norm, with the bias that is there; else an RMS norm.
+  bool is_layer = false;
+  bool is_plain = false;      ///< flag: it has no weights
+  bool weighs_first = false;  ///< flag: the product with the weights is normed
+  std::size_t gate_rank = 0;  ///< norms that have gates: y sigmoid(up silu(down y)), of this rank
+  bool operator==(const NormSpec&) const = default;
 };
 
 /// An MLP: down(gated(gate x, up x)), or without a gate down(relu(up x)^2), unless `gate` names
@@ -53,7 +69,12 @@ struct RouterSpec {
   GateScore score = GateScore::kSoftmax;
   bool correction_bias = false;
   bool bias_of_logits = false;  ///< the router's bias is added to its logits
-  bool scales_input = false;    ///< weights are those of an expert's input, not of its output
+  bool ranks_logits = false;    ///< experts are chosen by logits and bias, not by scores and bias
+  bool keeps_left_out = false;  ///< experts of groups that are left out may be chosen, as if by 0
+  float logit_factor = 1.0F;    ///< factor of logits
+  /// Width of a router that is an MLP over a state, which the layer before hands on; 0: a matrix.
+  std::size_t inner = 0;
+  bool scales_input = false;  ///< weights are those of an expert's input, not of its output
   bool normalize = false;
   bool by_length = false;  ///< weights are divided by the root of their squares' sum
   /// Number that is added to the sum that weights are divided by.
@@ -66,12 +87,14 @@ struct RouterSpec {
   bool has_table = false;
   /// Experts behind the others that have no tensors: they give their input back.
   std::size_t identity_experts = 0;
+  /// Behind those, experts without tensors that give nothing.
+  std::size_t skip_experts = 0;
   /// Shared experts, whose logits are behind the others: each is weighed as if it was chosen.
   std::size_t weighed_shared = 0;
   bool operator==(const RouterSpec&) const = default;
 
   /// Experts that the router chooses from.
-  [[nodiscard]] std::size_t choices() const { return experts + identity_experts; }
+  [[nodiscard]] std::size_t choices() const { return experts + identity_experts + skip_experts; }
   /// Experts that the router scores.
   [[nodiscard]] std::size_t scored() const { return choices() + weighed_shared; }
 };
@@ -86,6 +109,11 @@ struct MixtureSpec {
   /// An MLP next to the experts. Both take the layer's state as it is, each through a norm of its
   /// own, and so do their outputs before they are added; the router has one with a scale.
   std::optional<MlpSpec> dense;
+  /// Routed experts work on states of this width, which a projection with a norm makes, and another
+  /// one turns their sum into one of hidden states; 0: on hidden states.
+  std::size_t pool = 0;
+  /// Norm of what each routed expert gives, before its weight.
+  std::optional<NormSpec> expert_norm;
   bool operator==(const MixtureSpec&) const = default;
 };
 
@@ -98,11 +126,15 @@ struct BlockSpec {
   /// Number of the block among those of a layer whose weights have the same roles.
   std::uint8_t number = 0;
   bool norms_input = true;
-  bool norms_output = false;
+  std::optional<NormSpec> output_norm;
+  std::size_t inputs = 1;  ///< inputs side by side that sources make for the body
   /// The sum is this times norm(x) + body(norm(x)), and x is left out.
   std::optional<float> normed_residual;
   float input_factor = 1.0F;   ///< factor of the body's input, behind the norm
   float output_factor = 1.0F;  ///< factor of the body's output
+  float kept_factor = 1.0F;    ///< factor of x
+  /// Both have a factor per value, which follow from the weights of a gate divided by this.
+  std::optional<float> gate_temperature;
   /// Takes the normed input of this block of the layer in place of an own one.
   std::optional<std::uint8_t> input_of;
   bool operator==(const BlockSpec&) const = default;
@@ -126,6 +158,10 @@ struct LayerSpec {
   /// Tokens of the short convolutions, the row's own too: over keys, values, what attention gives
   /// and what feed-forward gives. 0: there are none.
   std::size_t short_convolution = 0;
+  bool scales_convolution = false;  ///< sums of a convolution and its input are / root(tokens + 1)
+  /// Sources that make the inputs of the mixer, and of the feed-forward part, where the model has
+  /// some (ModelSpec::sources).
+  std::size_t mixer_sources = 0, feed_forward_sources = 0;
   float residual_factor = 1.0F;     ///< factor of what a block adds
   std::optional<NgramSpec> ngrams;  ///< added before the first block
   bool operator==(const LayerSpec&) const = default;
@@ -157,13 +193,13 @@ struct HyperSpec {
 /// The parts before the first layer and behind the last one.
 struct EndsSpec {
   bool tied_head = false;  ///< the embedding is the head, unless one is stored
-  bool norms_embedding = false;
+  std::optional<NormSpec> embedding_norm;
+  NormSpec final_norm;
   float embedding_factor = 1.0F;
   bool rounds_embedding_factor = false;  ///< embedding_factor is rounded to the type of the states
   float logit_divisor = 1.0F;            ///< divisor of normed states before the head
   float logit_factor = 1.0F;             ///< factor of logits
   std::optional<float> logit_cap;        ///< logits are cap tanh(logits / cap)
-  std::optional<float> norm_eps;  ///< epsilon of the final norm, where it differs from the others'
   /// Tokens in place of images and sound, which are embedded as `padding`.
   std::vector<std::size_t> placeholders;
   std::size_t padding = 0;
@@ -172,13 +208,11 @@ struct EndsSpec {
   bool operator==(const EndsSpec&) const = default;
 };
 
-/// Norms of hidden states, queries and keys.
-struct NormSpec {
-  float eps = 1e-6F;
-  float adds = 0;  ///< number that is added to the weights
-  /// Layer norms for hidden states, with the biases that are there; else RMS norms.
-  bool is_layer = false;
-  bool operator==(const NormSpec&) const = default;
+/// Layers that are visited several times before those behind them (LoopMessages).
+struct LoopSpec {
+  std::size_t first = 0, end = 0, passes = 1;
+  std::size_t rank = 0;  ///< inner width of the gates that take messages
+  bool operator==(const LoopSpec&) const = default;
 };
 
 struct ModelSpec {
@@ -187,12 +221,17 @@ struct ModelSpec {
   std::size_t stored_vocab = 0;  ///< rows of embedding and head: more where they were padded
   std::size_t hidden = 0;
   std::size_t max_positions = 0;
-  NormSpec norm;
+  NormSpec norm;  ///< norms of hidden states before blocks, and those of queries and keys
   std::vector<LayerSpec> layers;  ///< main layers, and behind them those for multi-token prediction
   std::size_t n_main = 0;
   /// The config has layers for multi-token prediction that are not of the kind that MtpLayer
   /// computes: `layers` lacks them.
   bool leaves_out_mtp = false;
+  /// Values behind the streams that layers hand on: the state of a router, or sources.
+  std::size_t carried = 0;
+  /// Sums of earlier runs of layers, of which blocks make their inputs (SourceMix); 0: none.
+  std::size_t sources = 0;
+  std::optional<LoopSpec> loop;  ///< loop of a model with sources
   EndsSpec ends;
 
   /// True if two configs mean the same forward pass.
@@ -222,8 +261,14 @@ struct ModelSpec {
   [[nodiscard]] std::size_t last_reader(std::size_t layer) const;
   /// True if a sequence has states in the cache, in addition to what each of its tokens has.
   [[nodiscard]] bool keeps_states() const;
-  /// Values of a token between two layers.
-  [[nodiscard]] std::size_t stream_width() const {
+  /// How often a layer is visited.
+  [[nodiscard]] std::size_t visits(std::size_t layer) const {
+    return loop && layer >= loop->first && layer < loop->end ? loop->passes : 1;
+  }
+  /// Values of a token between two layers: its streams, and what is carried.
+  [[nodiscard]] std::size_t stream_width() const { return shown_width() + carried; }
+  /// Values of the streams.
+  [[nodiscard]] std::size_t shown_width() const {
     return hidden * (ends.hyper ? ends.hyper->streams : 1);
   }
 };

@@ -7,11 +7,13 @@
 namespace ingot::inference {
 
 extern const MixerKind kGroupedAttention, kLatentAttention, kCompressedAttention, kDeltaNet,
-    kStateSpace, kSelectiveScan, kLightningAttention, kGatedConvolution;
+    kStateSpace, kSelectiveScan, kLightningAttention, kGatedConvolution, kConvolvedAttention,
+    kClippedAttention;
 
 /// All kinds of mixers.
 inline constexpr std::array kMixerKinds = {
-    &kGroupedAttention, &kLatentAttention, &kCompressedAttention, &kDeltaNet,
-    &kStateSpace,       &kSelectiveScan,   &kLightningAttention,  &kGatedConvolution};
+    &kGroupedAttention,   &kLatentAttention, &kCompressedAttention, &kDeltaNet,
+    &kStateSpace,         &kSelectiveScan,   &kLightningAttention,  &kGatedConvolution,
+    &kConvolvedAttention, &kClippedAttention};
 
 }  // namespace ingot::inference

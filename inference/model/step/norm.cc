@@ -1,5 +1,6 @@
 #include "inference/model/step/norm.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -49,23 +50,59 @@ std::vector<float> norm_weights(const BlockWeights& weights, const ModelSpec& sp
   return values;
 }
 
-HiddenNorm hidden_norm(const BlockWeights& weights, const ModelSpec& spec, WeightRole role,
-                       std::optional<formats::FineRole> bias) {
-  HiddenNorm norm{.weight = norm_weights(weights, spec, role, spec.hidden), .bias = {}};
-  if (!spec.norm.is_layer) return norm;
-  const bool has_bias = bias && weights.expects(*bias);
-  norm.bias = has_bias ? weights.vector(*bias, {spec.hidden}) : std::vector<float>(spec.hidden);
+HiddenNorm hidden_norm(const BlockWeights& weights, std::size_t width, const NormSpec& form,
+                       const NormRoles& roles) {
+  const auto has = [&](const std::optional<formats::FineRole>& role) {
+    return role && weights.expects(*role);
+  };
+  HiddenNorm norm{.form = form};
+  norm.weight =
+      form.is_plain ? std::vector<float>(width, 1.0F) : weights.vector(roles.weight, {width});
+  for (float& value : norm.weight) value += form.adds;
+  if (form.is_layer)
+    norm.bias = has(roles.bias) ? weights.vector(*roles.bias, {width}) : std::vector<float>(width);
+  if (!has(roles.down)) return norm;
+  norm.down = weights.linear(*roles.down, form.gate_rank, width);
+  norm.up = weights.linear(roles.up.value(), width, form.gate_rank);
   return norm;
 }
 
 Matrix normed(const StepContext& context, const Matrix& x, const HiddenNorm& norm) {
-  Matrix out(x.rows(), x.cols());
-  const float eps = norm.eps.value_or(context.spec.norm.eps);
-  if (norm.bias.empty()) {
-    rms_norm(context.profile, x.view(), norm.weight, eps, out.view());
-  } else {
-    layer_norm(context.profile, x.view(), norm.weight, norm.bias, eps, out.view());
+  const Profile profile = context.profile;
+  const std::size_t width = norm.weight.size();
+  if (x.cols() > width) {
+    Matrix all(x.rows(), x.cols());
+    for (std::size_t first = 0; first < x.cols(); first += width) {
+      Matrix part(x.rows(), width);
+      for (std::size_t r = 0; r < x.rows(); ++r)
+        std::ranges::copy(x.row(r).subspan(first, width), part.row(r).begin());
+      part = normed(context, part, norm);
+      for (std::size_t r = 0; r < x.rows(); ++r)
+        std::ranges::copy(part.row(r), all.row(r).subspan(first).begin());
+    }
+    return all;
   }
+  Matrix out(x.rows(), x.cols());
+  if (norm.form.is_layer) {
+    layer_norm(profile, x.view(), norm.weight, norm.bias, norm.form.eps, out.view());
+  } else if (norm.form.weighs_first) {
+    for (std::size_t r = 0; r < x.rows(); ++r) {
+      for (std::size_t c = 0; c < x.cols(); ++c) out.row(r)[c] = norm.weight[c] * x.row(r)[c];
+    }
+    round_between(profile, out.values());
+    const std::vector<float> ones(x.cols(), 1.0F);
+    rms_norm(profile, out.view(), ones, norm.form.eps, out.view());
+  } else {
+    rms_norm(profile, x.view(), norm.weight, norm.form.eps, out.view());
+  }
+  if (norm.down.empty()) return out;
+  Matrix inner = rounded_product(context, norm.down, out);
+  for (float& value : inner.values()) value *= sigmoid_f32(value);  // silu
+  round_between(profile, inner.values());
+  const Matrix gates = rounded_product(context, norm.up, inner);
+  for (std::size_t i = 0; i < gates.values().size(); ++i)
+    out.values()[i] *= sigmoid_f32(gates.values()[i]);
+  round_between(profile, out.values());
   return out;
 }
 

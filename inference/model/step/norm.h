@@ -29,17 +29,24 @@ void rms_norm_of_part(Profile profile, formats::MatrixView<const float> x,
 std::vector<float> norm_weights(const BlockWeights& weights, const ModelSpec& spec, WeightRole role,
                                 std::size_t n);
 
-/// A norm of hidden states.
+/// Roles of the tensors of a norm: its weight, the bias of a layer norm, and the matrices of its
+/// gate. The last three count where the layer has such rows.
+struct NormRoles {
+  WeightRole weight;
+  std::optional<formats::FineRole> bias = {}, down = {}, up = {};
+};
+
+/// A norm of hidden states, or of states of another width.
 struct HiddenNorm {
-  std::vector<float> weight, bias;  ///< no bias: an RMS norm
-  std::optional<float> eps = {};    ///< epsilon of this norm; nullopt: the model's
+  NormSpec form;
+  std::vector<float> weight, bias;
+  Linear down, up;  ///< matrices of its gate; empty without one
   [[nodiscard]] bool empty() const { return weight.empty(); }
 };
-/// Reads the weights of a norm, with what the spec adds; `bias` is the role of the bias in layer
-/// norms with one.
-HiddenNorm hidden_norm(const BlockWeights& weights, const ModelSpec& spec, WeightRole role,
-                       std::optional<formats::FineRole> bias = std::nullopt);
-/// The norm of each row.
+/// Reads the weights of a norm over `width` values, with what its form adds.
+HiddenNorm hidden_norm(const BlockWeights& weights, std::size_t width, const NormSpec& form,
+                       const NormRoles& roles);
+/// The norm of each row, or of each of several inputs side by side.
 Matrix normed(const StepContext& context, const Matrix& x, const HiddenNorm& norm);
 
 /// out = (x - mean) / sqrt(variance + eps) * weight + bias over each row, in FP32, rounded once

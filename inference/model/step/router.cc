@@ -48,7 +48,7 @@ class TokenRouter {
               std::span<float> weights, std::span<float> shared_weights) {
     is_near_tie_ = false;
     score(logits);
-    select();
+    select(logits.first(spec_.choices()));
     weigh(experts, weights, shared_weights);
     return is_near_tie_;
   }
@@ -120,8 +120,9 @@ class TokenRouter {
     scores_.erase(shared, scores_.end());
   }
 
-  void select() {
+  void select(std::span<const float> logits) {
     ranked_ = scores_;
+    if (spec_.ranks_logits) ranked_.assign(logits.begin(), logits.end());
     for (std::size_t e = 0; e < bias_.size(); ++e) ranked_[e] += bias_[e];
     if (spec_.groups > 1) {
       const std::size_t width = ranked_.size() / spec_.groups;
@@ -132,7 +133,7 @@ class TokenRouter {
       is_near_tie_ = is_near_tie(groups_, kept_);
       for (std::size_t e = 0; e < ranked_.size(); ++e) {
         if (!std::binary_search(kept_.begin(), kept_.end(), e / width)) {
-          ranked_[e] = -std::numeric_limits<float>::infinity();
+          ranked_[e] = spec_.keeps_left_out ? 0.0F : -std::numeric_limits<float>::infinity();
         }
       }
     }

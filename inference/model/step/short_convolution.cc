@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string>
 
 #include "formats/base/error.h"
@@ -54,11 +55,14 @@ ShortConvolution::ShortConvolution(const BlockWeights& weights, const StepContex
   for (std::size_t i = 0; i < place; ++i) first_ += (kernel_ - 1) * all[i].count;
   const Range mine = all[place];
   const bool is_output = what == Convolved::kAttention || what == Convolved::kFeedForward;
-  const GroupedSpec& grouped = *context.spec.layers[layer].find<GroupedSpec>();
+  const auto* grouped = context.spec.layers[layer].find<GroupedSpec>();
+  INGOT_CHECK(is_output || grouped != nullptr);
   const std::size_t channels =
       is_output
           ? context.spec.hidden
-          : grouped.kv_heads * (what == Convolved::kKeys ? grouped.head_dim : grouped.value_dim);
+          : grouped->kv_heads * (what == Convolved::kKeys ? grouped->head_dim : grouped->value_dim);
+  if (context.spec.layers[layer].scales_convolution)
+    scale_ = 1.0F / std::sqrt(static_cast<float>(kernel_ + 1));
   columns_ = {.first = is_output ? mine.first : 0, .count = mine.count};
   is_shared_out_ = is_output && mine.count < channels;
   const formats::Shape slice = {mine.count, 1, kernel_};
@@ -87,7 +91,8 @@ void ShortConvolution::apply(const LayerStep& step, Matrix& rows) const {
     Matrix convolved(run.count, width);
     convolve(weights, {}, inputs.view(), convolved.view());
     for (std::size_t r = 0; r < run.count; ++r) {
-      for (std::size_t c = 0; c < width; ++c) own.row(r)[c] += convolved.row(r)[c];
+      for (std::size_t c = 0; c < width; ++c)
+        own.row(r)[c] = (own.row(r)[c] + convolved.row(r)[c]) * scale_;
     }
   }
   round_between(step.context.profile, rows.values());

@@ -29,9 +29,9 @@ Matrix convolved(Profile profile, const SequenceRun& run, formats::MatrixView<co
                  std::span<float> recent, std::size_t apart = 1);
 
 /// y[t, c] = x[t, c] + sum over k of w[c, k] x[t - K + 1 + k, c], k ascending, with zeros before
-/// the first token. In FP32, rounded once unless the profile is kF32. The last K - 1 rows of a
-/// sequence are kept in its state (LayerStep::recent). Source: transformers 5.23,
-/// InklingShortConvolution.
+/// the first token; divided by root(K + 1) where LayerSpec::scales_convolution says so. In FP32,
+/// rounded once unless the profile is kF32. The last K - 1 rows of a sequence are kept in its state
+/// (LayerStep::recent). Source: transformers 5.23, InklingShortConvolution.
 class ShortConvolution {
  public:
   /// Leaves everything as it is.
@@ -48,6 +48,7 @@ class ShortConvolution {
   std::size_t first_ = 0;   // first value in LayerStep::recent
   Range columns_;           // columns that are convolved
   bool is_shared_out_ = false;
+  float scale_ = 1.0F;
   std::vector<float> weights_;  // [columns, K]
 };
 

@@ -109,6 +109,11 @@ Matrix LayerStep::cached_keys(Profile profile, SequenceId sequence, std::size_t 
 }
 
 void require_keys_in_stage(const ModelSpec& spec, const Range& stage) {
+  if (spec.sources > 0 && stage.count < spec.n_main) {
+    throw Error(ErrorCode::kUnsupported,
+                "layers mix their inputs with weights of the layer before, which another pipeline "
+                "stage may have (leave --pp at 1)");
+  }
   for (std::size_t l = stage.first; l < stage.first + stage.count; ++l) {
     if (spec.keys_of(l) >= stage.first) continue;
     throw Error(ErrorCode::kUnsupported,
@@ -152,11 +157,27 @@ void grow_queries(Profile profile, const std::optional<GrowthSpec>& growth,
     const double lengths = (static_cast<double>(positions[r]) + growth->offset) / growth->length;
     const double logarithm =
         growth->is_smooth ? std::log(std::max(lengths, 1.0)) : std::log1p(std::floor(lengths));
-    float factor = static_cast<float>(1.0 + growth->beta * logarithm);
+    float factor = static_cast<float>(growth->is_power ? std::pow(1.0 + lengths, growth->beta)
+                                                       : 1.0 + growth->beta * logarithm);
     round_between(profile, std::span(&factor, 1));
     for (float& value : queries.row(r)) value *= factor;
   }
   round_between(profile, queries.values());
+}
+
+Matrix of_width(Matrix values, std::size_t width) {
+  if (values.cols() == width) return values;
+  Matrix out(values.rows(), width);
+  const std::size_t n = std::min(values.cols(), width);
+  for (std::size_t r = 0; r < values.rows(); ++r)
+    std::ranges::copy(values.row(r).first(n), out.row(r).begin());
+  return out;
+}
+
+void show_hidden(const ModelSpec& spec, const Taps& taps, std::size_t index, const Matrix& hidden) {
+  if (!taps.hidden) return;
+  if (spec.carried == 0) return taps.hidden(index, hidden);
+  taps.hidden(index, of_width(hidden, spec.shown_width()));
 }
 
 Matrix of_last_stage(const StepContext& context, std::string_view name, std::size_t rows,

@@ -123,6 +123,8 @@ struct LayerStep {
   std::vector<std::span<float>> recent = {};
   /// The mixer's share of the layer's state, for each run; empty: all of it.
   std::vector<std::span<float>> mixer_states = {};
+  /// Values that the layer's router takes from that of the layer before, and replaces.
+  Matrix* carried = nullptr;
 
   /// The mixer's state of a run of `rows`, as they find it; they must move it on.
   [[nodiscard]] std::span<float> state(const SequenceRun& run) const;
@@ -155,7 +157,7 @@ void grow_queries(Profile profile, const std::optional<GrowthSpec>& growth,
                   std::span<const std::uint32_t> positions, Matrix& queries);
 
 /// Throws kUnsupported, naming both, for a layer of `stage` that reads the keys of a layer before
-/// it.
+/// it, and for stages of a model with sources.
 void require_keys_in_stage(const ModelSpec& spec, const Range& stage);
 
 /// Returns on all ranks what `compute` gives on the ranks of a pipeline's last stage, [rows, cols].
@@ -170,6 +172,11 @@ void reduce(const LayerStep& step, std::string_view name, Matrix& sums);
 void scale_rounded(Profile profile, float factor, Matrix& values);
 /// to += what (which may be empty), rounded.
 void add_rounded(Profile profile, Matrix& to, const Matrix& what);
+
+/// The first columns of a matrix, with zeros behind them where it has fewer.
+Matrix of_width(Matrix values, std::size_t width);
+/// Shows an onlooker the streams between two layers (Taps::hidden).
+void show_hidden(const ModelSpec& spec, const Taps& taps, std::size_t index, const Matrix& hidden);
 
 /// Throws kNonFinite naming layer, operation and row where a value is NaN or infinite.
 void require_finite(const Matrix& values, std::size_t layer, std::string_view operation);
