@@ -374,6 +374,11 @@ constexpr std::array kFamilies = {
     EngineFamily{"mixtral", kReplaced, kSglangsEight},
     EngineFamily{"qwen3", kOnGpu, kSglangsEight},
     EngineFamily{"qwen3_moe", kOnGpu, kSglangsEight},
+    EngineFamily{"beam", kRead, {kBf16}},
+    EngineFamily{"cohere2_moe", kRead, {kBf16}},
+    EngineFamily{"dots3_note", kRead, {kBf16}},
+    EngineFamily{"muse_glimmer", kRead, {kBf16}},
+    EngineFamily{"muse_spark", kRead, {kBf16}},
 };
 
 // Read in kimi_k25.py:646, and in remap_weight_name_to_dpsk_hf_format() of deepseek_v4.py.

@@ -53,6 +53,17 @@ constexpr std::array kFamilies = {
     EngineFamily{"mistral", kGenerated, kOfDense},
     EngineFamily{"mixtral", kGenerated, {kBf16, kFp8Block, kFp8Channel, kMxfp4, kInt4Group}},
     EngineFamily{"qwen3", kGenerated, kOfDense},
+    // Classes of 5.24.
+    EngineFamily{"axk2", kRead, {kBf16}},
+    EngineFamily{"beam", kRead, {kBf16}},
+    EngineFamily{"cohere2_moe", kRead, {kBf16}},
+    EngineFamily{"dots3_note", kRead, {kBf16}},
+    EngineFamily{"inkling2", kRead, {kBf16}},
+    EngineFamily{"inkling2_loop", kRead, {kBf16}},
+    EngineFamily{"kolibri1", kRead, {kBf16}},
+    EngineFamily{"muse_glimmer", kRead, {kBf16}},
+    EngineFamily{"muse_spark", kRead, {kBf16}},
+    EngineFamily{"zaya", kRead, {kBf16}},
 };
 
 // Names that transformers 5.24 saves.

@@ -82,8 +82,8 @@ UNPROMISED = re.compile(r"visual|vision|\bvit[_.]|audio|projector|patch_merge|we
                         r"model\.layers\.2\.(embed_tokens|shared_head\.head)|\.compressor\.|attn\.indexer\.|gate\.tid2eid|"
                         r"layers\.\d\.ffn\.gate\.bias|^mtp\.\d\.(ffn\.gate\.bias|norm\.|hc_head|m|conf)|^mtp\.(layers|norm|fc|pre_fc)")
 # Checkpoints with stacks, of families that have experts in both forms.
-STACKED = {"dbrx", "gemma4", "granitemoe", "granitemoehybrid", "hy_v4", "hy_v4_vl", "inkling", "jetmoe", "qwen3_vl_moe",
-           "qwen4_exp", "step3p7"}
+STACKED = {"dbrx", "gemma4", "granitemoe", "granitemoehybrid", "hy_v4", "hy_v4_vl", "inkling", "inkling2", "inkling2_loop",
+           "jetmoe", "muse_spark", "qwen3_vl_moe", "qwen4_exp", "step3p7", "zaya"}
 # Checkpoints with a header whose integers are constants of the computation: made-up ones are refused.
 CONSTANTS = {"qwen4_exp"}
 # Tensors that a config promises and the checkpoint does not hold.

@@ -29,7 +29,7 @@ WORDS = [
     ("shared-up", r"(shared_experts?|share_expert|shared_mlp)\.(up_proj|w3)$"),
     ("shared-down", r"(shared_experts?|share_expert|shared_mlp)\.(down_proj|w2|shared_w2_weight|output_linear)$"),
     ("router", r"(mlp|moe|ffn|feed_forward|mixer|block_sparse_moe|layers\.\d+)"
-               r"\.(gate|router|gate\.wg|router\.classifier|router\.gate|router\.layer|router\.proj)$"),
+               r"\.(gate|router|gate\.wg|router\.classifier|router\.gate|router\.layer|router\.proj|gate\.router_mlp\.out_proj)$"),
     ("embedding", r"^(language_model\.|thinker\.)?(model\.)?(llm\.|language_model\.)?(embed_tokens|word_embeddings|embed)$"
                   r"|^(backbone\.embeddings|tok_embeddings|transformer\.wte)$"),
     ("head", r"^(language_model\.|thinker\.)?(lm_head|model\.llm\.unembed|output|head)$"),

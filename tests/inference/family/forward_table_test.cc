@@ -214,6 +214,17 @@ TEST(ForwardTable, NamesTheLineOfWhatIsUnknown) {
                [] { spec_with("{mixer: {kind: grouped, head_dim: head}}", kExperts); });
 }
 
+TEST(ForwardTable, FlagsAskForAbsentKeys) {
+  const auto has_layer_norms = [](const std::string& flag) {
+    const std::string model = fmt::format("{{layer_norms: {}}}", flag);
+    return spec_with(fmt::format("{{mixer: {{kind: grouped, head_dim: head}}, model: {}}}", model))
+        .norm.is_layer;
+  };
+  EXPECT_TRUE(has_layer_norms("lacks some_key"));
+  EXPECT_FALSE(has_layer_norms("lacks hidden_size"));
+  EXPECT_TRUE(has_layer_norms("lacks hidden_act.inner"));
+}
+
 TEST(ForwardTable, IsNotInheritedUnlessSaid) {
   const formats::Family& silent =
       formats::add_family("family: silent\nmodel_types: [silent]\nlike: llama\n", "silent");

@@ -603,5 +603,47 @@ TEST(LayeredSpecs, RefuseWhatMistralLarge4CannotBe) {
                          {{text + "n_group", 2}, {text + "topk_group", 2}});
 }
 
+TEST(ForwardSpecs, NewMixturesRefuseByTheKey) {
+  const std::string text = "/text_config/";
+  expect_forward_refused("cohere2_moe", kUnsupported, {"'expert_selection_fn' is 'best'"},
+                         {{"/expert_selection_fn", "best"}});
+  expect_forward_refused("cohere2_moe", kUnsupported,
+                         {"'shared_expert_combination_strategy' is 'product'"},
+                         {{"/shared_expert_combination_strategy", "product"}});
+  expect_forward_refused("axk2", kCorrupt, {"'q_lora_rank'"}, {{"/q_lora_rank", 0}});
+  expect_forward_refused("zaya", kUnsupported, {"'num_experts_per_tok' is 2"},
+                         {{"/num_experts_per_tok", 2}});
+  expect_forward_refused("zaya", kUnsupported, {"'layer_types' has \"sparse\"", "layer 1"},
+                         {{"/layer_types/1", "sparse"}});
+  expect_forward_refused("inkling2", kUnsupported, {"'scoring_func' is 'softmax'"},
+                         {{text + "scoring_func", "softmax"}});
+  expect_forward_refused("inkling2_loop", kCorrupt, {"loop_layer_index_end", "runs of 2 layers"},
+                         {{text + "loop_layer_index_end", 3}});
+  expect_forward_refused("muse_glimmer", kUnsupported, {"'hidden_activation' is 'gelu'"},
+                         {{text + "hidden_activation", "gelu"}});
+}
+
+TEST(ForwardSpecs, BeamGrowsQueriesWithoutRope) {
+  const auto attention = [](const ModelSpec& spec, std::size_t layer) {
+    return *spec.layers[layer].find<GroupedSpec>();
+  };
+  const ModelSpec usual = forward_spec("beam");
+  EXPECT_FALSE(attention(usual, 0).growth);
+  EXPECT_TRUE(attention(usual, 1).rope.freqs.empty());
+  EXPECT_TRUE(attention(usual, 1).growth->is_power);
+  const ModelSpec turned =
+      forward_spec("beam", {{"/rope_parameters/full_attention", {{"rope_theta", 100.0}}}});
+  EXPECT_FALSE(attention(turned, 1).growth);
+  EXPECT_FALSE(attention(turned, 1).rope.freqs.empty());
+}
+
+TEST(ForwardSpecs, LoopsAreReadInBothSpellings) {
+  const Json loop = {{"core_start", 2}, {"core_end", 4}, {"num_passes", 5}, {"gate_rank", 9}};
+  const ModelSpec spec = forward_spec("inkling2_loop", {{"/text_config/loop_config", loop}});
+  EXPECT_EQ(spec.loop, (LoopSpec{.first = 2, .end = 4, .passes = 5, .rank = 9}));
+  EXPECT_EQ(spec.visits(1), 1U);
+  EXPECT_EQ(spec.visits(3), 5U);
+}
+
 }  // namespace
 }  // namespace ingot::inference

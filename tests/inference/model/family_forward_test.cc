@@ -28,8 +28,8 @@ double tolerance_of(const std::string& family) {
 
 /// The most that BF16 costs; more where transformers loses over 0.2 too, or errors grow by layer.
 double rounding_of(const std::string& family) {
-  const std::set<std::string> rough = {"phimoe", "gemma4", "hy_v4_vl", "qwen3_5_text",
-                                       "sarvam_mla"};
+  const std::set<std::string> rough = {"phimoe",     "gemma4",     "hy_v4_vl", "qwen3_5_text",
+                                       "sarvam_mla", "muse_spark", "axk2"};
   return rough.contains(family) ? 0.4 : 0.2;
 }
 
