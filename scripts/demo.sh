@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the packages, builds ingot, turns the bundled FP8 checkpoint into BF16, INT8, NVFP4 and MXFP4, cuts it for
-# ranks and back, verifies the result and lets it write, showing what happens on at most 150 lines.
-# Writes only below build/ and to a temporary folder, which it removes.
+# ranks and back, verifies the result and lets it write, showing what happens on at most 150 lines. Each command is
+# printed as it can be copied. Writes only below build/; the outputs stay in build/demo until the next demo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,11 +9,22 @@ bold="" plain=""
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$'\033[1m' plain=$'\033[0m'; fi
 say() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
 
+# shown COMMAND...: the words as a shell reads them again.
+shown() {
+  local word
+  for word in "$@"; do
+    case $word in
+      "" | *[!a-zA-Z0-9_./:=,-]*) printf " '%s'" "${word//\'/\'\\\'\'}" ;;
+      *) printf ' %s' "$word" ;;
+    esac
+  done
+}
+
 # run LINES COMMAND...: the command, and at most so many lines of what it prints; all of it where the command fails.
 run() {
-  local most=$1 log=$work/log status=0 n
+  local most=$1 status=0 n
   shift
-  echo "\$ $*"
+  echo "\$$(shown "$@")"
   "$@" >"$log" 2>&1 || status=$?
   if [ "$status" -gt 1 ]; then cat "$log"; return "$status"; fi
   n=$(wc -l <"$log")
@@ -54,17 +65,20 @@ if [ -n "$program" ]; then
   say "1. The program is $program, built of this commit"
   scripts/deps.sh --demo
 else
-  echo "This installs missing packages, compiles ingot (half an hour on two processors, only the first time),"
+  echo "This installs missing packages, compiles ingot (7 min on two cores, only the first time),"
   echo "then converts, cuts, merges, verifies and runs the small model of examples/: about half a minute."
   say "1. Packages and build"
   scripts/deps.sh
   compile ingot_cli
   program=$PWD/build/release/cli/ingot
 fi
-PATH=$(dirname "$program"):$PATH
-mkdir -p build
-work=$(mktemp -d "${TMPDIR:-/tmp}/ingot-demo-XXXXXX")
-trap 'rm -rf "$work"' EXIT
+export PATH=$(dirname "$program"):$PATH
+echo "To repeat a command: cd $PWD; export PATH=$(dirname "$program"):\$PATH"
+work=build/demo
+rm -rf "$work"
+mkdir -p "$work"
+log=$(mktemp "${TMPDIR:-/tmp}/ingot-demo-XXXXXX")
+trap 'rm -f "$log"' EXIT
 source=examples/tiny-v32
 output=$work/tiny-v32-bf16
 weight=model.layers.1.self_attn.q_a_proj.weight
@@ -110,11 +124,11 @@ for prompt in "Tell me a story about a fox and a kite." "What is 2 + 2?" "中国
 done
 
 say "12. Are the slices still that model, and may they ship? Every weight, every layer, and the texts of both"
-run 12 ingot verify "$source" "$work/ranks" --levels all --html build/verify-report.html
-echo "The page is build/verify-report.html: open it in a browser."
+run 12 ingot verify "$source" "$work/ranks" --levels all --html "$work/verify-report.html"
+echo "The page is $work/verify-report.html: open it in a browser."
 
 say "13. A fault that no checksum made afterwards can find: one expert's scales are 1% off. It is found, and named"
-cp -r "$work/int8" "$work/fault"
+run 0 cp -r "$work/int8" "$work/fault"
 run 2 python3 scripts/scale_tensor.py "$work/fault" model.layers.3.mlp.experts.7.up_proj.weight_scale 1.01
 run 5 ingot verify "$source" "$work/fault" --levels weights || echo "exit code $?"
 
@@ -122,5 +136,5 @@ say "14. As in a cluster: four processes of MPI, each with only its own slice, a
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 run 3 mpirun --oversubscribe --bind-to none -n 4 ingot generate "$work/ranks" --prompt "What is 2 + 2?" --greedy
 
-say "Done. The outputs were in $work and are removed now; make your own with"
+say "Done. The outputs are in $work; make your own with"
 echo "  $program convert IN OUT --to bf16    # or fp8, int8, nvfp4, mxfp4, ...: ingot list schemes"

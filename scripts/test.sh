@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/test.sh             installs, builds and runs every test that is not labelled slow
+# scripts/test.sh             says how long it takes; installs, builds and runs every test that is not labelled slow
 # scripts/test.sh --sanitize  the tests of the layers below cli/, and each form that the program writes, under the address
 #                             and undefined-behaviour sanitizers
 # scripts/test.sh --times     every test that is not labelled slow, one after the other: the CPU-seconds of each next to
@@ -18,6 +18,13 @@ jobs=$(nproc)
 # claims LOG: how many claims the executables of GoogleTest made, in CTest's log.
 claims() { awk '/^\[  PASSED  \]/ { n += $4 } END { print n + 0 }' "$1" 2>/dev/null || echo 0; }
 
+# foretell: how long this takes, before it begins. The times of tests are those of tests/durations.txt.
+foretell() {
+  awk -v jobs="$jobs" '!/^#/ { seconds += $2 }
+    END { printf "This installs missing packages, builds (%s), and runs the tests: %d CPU-seconds, about %d min.\n",
+      "15 min on two cores, only the first time", seconds, seconds / jobs / 60 + 1 }' tests/durations.txt >&2
+}
+
 # run_quick PRESET [option of ctest...]: prints CTest's output; the line that says it all stays the last, also below a
 # list of failures.
 run_quick() {
@@ -33,6 +40,7 @@ run_quick() {
 
 case "${1:-}" in
   "")
+    foretell
     scripts/deps.sh
     scripts/build.sh release
     run_quick release
