@@ -37,12 +37,29 @@ constexpr std::string_view kKeep = "keep";
 constexpr std::array kSpoken = {
     Spoken{"w8a8", "W8A8 is int8, or fp8-channel"},
     Spoken{"w8a16", "W8A16 is fp8-channel with --activations weight-only"},
-    Spoken{"w4a16", "W4A16 is int4"},
-    Spoken{"w4a4", "W4A4 is nvfp4"},
     Spoken{"fp4", "FP4 is nvfp4, or mxfp4"},
     Spoken{"awq", "AWQ is a way to choose the codes of int4, which the same kernels read"},
     Spoken{"gptq", "GPTQ is a way to choose the codes of int4, which the same kernels read"},
     Spoken{"gguf", "GGUF is made of a bf16 output by llama.cpp's convert_hf_to_gguf.py"},
+};
+
+// Words of other programs, in small letters, that mean one scheme here.
+struct OtherName {
+  std::string_view name, ours;
+};
+constexpr std::array kOtherNames = {
+    OtherName{"bfloat16", "bf16"},      OtherName{"float16", "f16"},
+    OtherName{"fp16", "f16"},           OtherName{"half", "f16"},
+    OtherName{"float32", "f32"},        OtherName{"fp32", "f32"},
+    OtherName{"float", "f32"},          OtherName{"fp8_e4m3", "fp8"},
+    OtherName{"fp8_e4m3fn", "fp8"},     OtherName{"float8_e4m3fn", "fp8"},
+    OtherName{"e4m3", "fp8"},           OtherName{"fp8_dynamic", "fp8-channel"},
+    OtherName{"q8_0", "int8"},          OtherName{"8bit", "int8"},
+    OtherName{"8-bit", "int8"},         OtherName{"w8a8_int8", "int8"},
+    OtherName{"q4_0", "int4"},          OtherName{"4bit", "int4"},
+    OtherName{"4-bit", "int4"},         OtherName{"w4a16", "int4"},
+    OtherName{"w4a4", "nvfp4"},         OtherName{"nvfp4a16", "nvfp4"},
+    OtherName{"modelopt_fp4", "nvfp4"}, OtherName{"mxfp4a16", "mxfp4"},
 };
 
 // For the end of a message about a word that is no scheme.
@@ -53,6 +70,8 @@ std::string hint_for(const std::string& word, std::span<const std::string_view> 
     if (lower_case(word) == engine->word || lower_case(word) == lower_case(name))
       return fmt::format("; that is an engine: --for {}", engine->word);
   }
+  if (const std::string_view ours = scheme_meant(word); !ours.empty())
+    return fmt::format("; that is {}", ours);
   return meaning_of(word, kSpoken, known);
 }
 
@@ -296,6 +315,16 @@ Rule make_rule(std::string_view selector, std::string_view word, RuleOrigin orig
   if (lower_case(word) != kKeep)
     rule.scheme = parse_scheme_word(word, fmt::format("rule '{}'", selector));
   return rule;
+}
+
+std::string_view scheme_meant(std::string_view word) {
+  std::string name = lower_case(word);
+  const auto* const row = std::ranges::find(kOtherNames, name, &OtherName::name);
+  if (row != kOtherNames.end()) return row->ours;
+  if (formats::find_scheme(name)) return {};
+  std::ranges::replace(name, '_', '-');
+  const auto scheme = formats::find_scheme(name);
+  return scheme ? formats::scheme_facts(*scheme).to_word : std::string_view();
 }
 
 SchemeId parse_scheme_word(std::string_view word, std::string_view where) {

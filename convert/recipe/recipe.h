@@ -146,6 +146,9 @@ Rule make_rule(std::string_view selector, std::string_view scheme_word, RuleOrig
 /// A scheme by its name or --to word, in any case; `where` names the option in the error, which
 /// lists the names.
 formats::SchemeId parse_scheme_word(std::string_view word, std::string_view where);
+/// The --to word for a scheme's name in other programs (`bfloat16`, `q8_0`); empty for other words,
+/// and for those that are schemes here.
+std::string_view scheme_meant(std::string_view word);
 
 std::string_view scale_search_name(quantize::ScaleSearch search);
 

@@ -1,6 +1,8 @@
 #include "library/options/target_flags.h"
 
+#include <algorithm>
 #include <array>
+#include <filesystem>
 #include <iterator>
 #include <memory>
 
@@ -8,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "convert/job/job_identity.h"
+#include "convert/recipe/built_in_recipes.h"
 #include "convert/recipe/statistics.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
@@ -51,6 +54,18 @@ std::vector<std::string> offered_selectors() {
   return words;
 }
 
+// The recipe of that name, or in that file.
+Recipe read_recipe(const std::string& name) {
+  const auto& rows = convert::kBuiltInRecipes;
+  const auto* const row = std::ranges::find(rows, name, &convert::BuiltInRecipe::name);
+  if (row != rows.end()) return convert::parse_recipe(row->yaml, name);
+  // A word without a folder and a suffix was meant as a name.
+  const std::filesystem::path file(name);
+  if (!file.has_parent_path() && !file.has_extension() && !std::filesystem::exists(file))
+    refuse_word("--recipe", name, rows, &convert::BuiltInRecipe::name);
+  return convert::parse_recipe(read_text_file(file, kMaxRecipeBytes), name);
+}
+
 // Options of the command line win over the recipe's.
 void read_choices(const TargetFlags& flags, Recipe& recipe) {
   convert::Choices& choices = recipe.choices;
@@ -91,10 +106,7 @@ void open_scales_from(const TargetFlags& flags, const std::string& family, std::
 
 Recipe make_recipe(const TargetFlags& flags) {
   Recipe recipe;
-  if (!flags.recipe_file.empty()) {
-    recipe = convert::parse_recipe(read_text_file(flags.recipe_file, kMaxRecipeBytes),
-                                   flags.recipe_file);
-  }
+  if (!flags.recipe_file.empty()) recipe = read_recipe(flags.recipe_file);
   std::vector<convert::Rule> first;
   for (const std::string& text : flags.rules) first.push_back(convert::parse_rule(text));
   recipe.rules.insert(recipe.rules.begin(), std::make_move_iterator(first.begin()),
@@ -140,7 +152,8 @@ std::vector<Flag> choice_flags(TargetFlags& flags) {
        {.words = offered_selectors(), .words_begin = true}},
       {"--recipe",
        &flags.recipe_file,
-       "YAML file of rules, after those of --rule",
+       fmt::format("YAML file of rules, which come after those of --rule; or one of {}",
+                   names_of(convert::kBuiltInRecipes, &convert::BuiltInRecipe::name)),
        {.kind = ValueKind::kFile}},
       choice(flags, "--mtp",
              "MTP layers: convert as any other layer (default), bf16 (default for nvfp4, mxfp4, "
