@@ -15,7 +15,11 @@
 
 #include "cli/commands/commands.h"
 #include "cli/terminal/terminal.h"
+#include "convert/recipe/recipe.h"
+#include "convert/recipe/selector.h"
+#include "engines/serving.h"
 #include "formats/base/error.h"
+#include "formats/base/printable.h"
 #include "formats/base/words.h"
 #include "formats/json/json.h"
 #include "formats/text/spelling.h"
@@ -95,8 +99,18 @@ std::string help_text(std::string_view help, int names = kNames) {
   return fmt::format("{}", fmt::join(filled_lines(help, static_cast<std::size_t>(width)), "\n"));
 }
 
-// The words of a call are put into the settings as they are parsed.
-void declare(const FlagTable& table, CLI::App& app, Json& settings) {
+// The end of `-h`: some examples, and where the others are.
+std::string short_footer(std::string_view footer, std::size_t n_hidden, std::string_view command) {
+  constexpr int kLines = 6;
+  std::size_t end = 0;
+  for (int i = 0; i < kLines && end != std::string_view::npos; ++i) end = footer.find('\n', end + 1);
+  return fmt::format("{}\n{} more options, and all examples: ingot {} --help",
+                     footer.substr(0, end), n_hidden, command);
+}
+
+// The words of a call are put into the settings as they are parsed. Help shows those of `shown`
+// (none: all).
+void declare(const FlagTable& table, CLI::App& app, Json& settings, std::string_view shown) {
   // CLI11 shows headings in the order in which their first flags were added.
   std::vector<const FlagTable::Row*> rows;
   for (const FlagTable::Row& row : table.rows) rows.push_back(&row);
@@ -104,22 +118,29 @@ void declare(const FlagTable& table, CLI::App& app, Json& settings) {
                    [](const auto* a, const auto* b) { return a->group < b->group; });
   // Kept here: CLI11 ends the program where there is no memory to look for one.
   std::map<std::string_view, CLI::Option*> options;
+  std::size_t n_hidden = 0;
   for (const FlagTable::Row* row : rows) {
     const Flag& flag = row->flag;
+    const bool is_hidden = !shown.empty() && !is_positional(flag) &&
+                           fmt::format(" {} ", shown).find(fmt::format(" {} ", flag.name)) ==
+                               std::string::npos;
+    if (is_hidden) ++n_hidden;
     CLI::Option* option = std::visit(
         [&](auto* target) { return add_flag_to(app, flag, target, settings); }, flag.target);
     options[flag.name] = option;
     option->required(flag.rule.is_required);
     option->type_name(type_of(flag.rule, option->get_type_name()));
     option->description(help_text(flag.help));
-    option->group(std::string(heading_of(row->group)));
+    option->group(is_hidden ? "" : std::string(heading_of(row->group)));
   }
+  // Help of some options says nothing about those that it leaves out.
+  if (!shown.empty()) rows.clear();
   for (const FlagTable::Row* row : rows) {
     CLI::Option* option = options.at(row->flag.name);
     if (!row->flag.rule.needs.empty()) option->needs(options.at(row->flag.rule.needs));
     for (const std::string& other : row->flag.rule.excludes) option->excludes(options.at(other));
   }
-  app.footer(table.footer);
+  app.footer(n_hidden == 0 ? table.footer : short_footer(table.footer, n_hidden, table.command));
 }
 
 // The numbers that an option of a type of CLI11 takes.
@@ -164,6 +185,109 @@ constexpr std::array kSpoken = {
     Spoken{"--tensor-parallel-size", "that is --tp"},
     Spoken{"--output", "the output is the second word"},
 };
+
+// A call in the words of other programs, put into ours.
+class Correction {
+ public:
+  explicit Correction(std::vector<std::string> said) : said_(std::move(said)) {
+    command_ = said_.empty() ? "" : said_.front();
+    for (std::size_t i = 0; i < said_.size(); ++i) take(i);
+  }
+  // Throws kInvalidArgument with the whole call, if a word was another program's.
+  void require_none() const {
+    if (reasons_.empty()) return;
+    std::string call = "ingot";
+    for (const std::string& word : words_) call += " " + engines::shell_word(word);
+    throw Error(ErrorCode::kInvalidArgument, "{}; type\n  {}", fmt::join(reasons_, "; "), call);
+  }
+
+ private:
+  // Takes an option with its value, or a word; `i` becomes the last of them.
+  void take(std::size_t& i) {
+    const std::string& word = said_[i];
+    const std::size_t equals = word.starts_with("--") ? word.find('=') : std::string::npos;
+    const std::string option = word.substr(0, equals);
+    const auto row = std::ranges::find(kOptions, option, &Option::name);
+    const bool is_here = row != kOptions.end() && (row->command.empty() || row->command == command_);
+    const bool has_value = equals != std::string::npos || i + 1 < said_.size();
+    if (!is_here || !has_value) {
+      words_.push_back(word);
+      return;
+    }
+    const std::string value = equals != std::string::npos ? word.substr(equals + 1) : said_[++i];
+    const std::vector<std::string> ours = row->in_our_words(value);
+    if (ours.empty()) {
+      words_.push_back(word);
+      if (equals == std::string::npos) words_.push_back(value);
+      return;
+    }
+    words_.insert(words_.end(), ours.begin(), ours.end());
+    reasons_.push_back(fmt::format("{} '{}' is {} here", option, printable(value),
+                                   printable(fmt::format("{}", fmt::join(ours, " ")))));
+  }
+
+  static std::string scheme(const std::string& word) {
+    return std::string(convert::scheme_meant(word));
+  }
+  static bool is_role(std::string_view word) {
+    return is_in(convert::role_words(), word);
+  }
+  static std::vector<std::string> in_target(const std::string& value) {
+    const std::string ours = scheme(value);
+    return ours.empty() ? std::vector<std::string>() : std::vector<std::string>{"--to", ours};
+  }
+  static std::vector<std::string> in_rule(const std::string& value) {
+    const std::size_t equals = value.rfind('=');
+    if (equals == std::string::npos) return {};
+    const std::string selector = value.substr(0, equals), word = value.substr(equals + 1);
+    const std::string ours = scheme(word);
+    if (ours.empty() && !is_role(selector)) return {};
+    return {"--rule", fmt::format("{}{}={}", is_role(selector) ? "role:" : "", selector,
+                                  ours.empty() ? word : ours)};
+  }
+  // Modules that llm-compressor leaves as they are.
+  static std::vector<std::string> in_ignored(const std::string& value) {
+    const bool is_pattern = value.starts_with("re:") || value.find('*') != std::string::npos;
+    return {"--rule", is_role(value) ? fmt::format("role:{}=keep", value)
+                      : is_pattern   ? value + "=keep"
+                                     : fmt::format("*{}*=keep", value)};
+  }
+  // `8xh100`
+  static std::vector<std::string> in_gpu(const std::string& value) {
+    const std::size_t times = value.find_first_of("xX");
+    if (times == std::string::npos || !number_from(std::string_view(value).substr(0, times)))
+      return {};
+    return {"--gpu", value.substr(times + 1), "--count", value.substr(0, times)};
+  }
+
+  struct Option {
+    std::string_view name, command;  // an empty command: of all that have it
+    std::vector<std::string> (*in_our_words)(const std::string& value);
+  };
+  static constexpr std::array kOptions = {
+      Option{"--to", "", in_target},
+      Option{"--scheme", "synth", [](const std::string& value) {
+               std::vector<std::string> ours = in_target(value);
+               if (!ours.empty()) ours.front() = "--scheme";
+               return ours;
+             }},
+      Option{"--rule", "", in_rule},
+      Option{"--ignore", "convert", in_ignored},
+      Option{"--gpu", "inspect", in_gpu},
+      Option{"--gpus", "inspect",
+             [](const std::string& value) { return std::vector<std::string>{"--count", value}; }},
+      Option{"--for", "check",
+             [](const std::string& value) { return std::vector<std::string>{"--engine", value}; }},
+  };
+
+  std::vector<std::string> said_, words_, reasons_;
+  std::string command_;
+};
+
+void require_own_words(const std::vector<std::string>& words) {
+  // Everything behind -- is a name.
+  if (std::ranges::find(words, "--") == words.end()) Correction(words).require_none();
+}
 
 // The words that no option took, in their order, and the option that the first may have meant.
 std::string unexpected_words(const CLI::App& app) {
@@ -212,6 +336,9 @@ std::function<int()> parse_command_line(int argc, const char* const* argv,
   app.require_subcommand(0, 1);
   std::function<int()> body;
   Json settings = Json::object();
+  const std::vector<std::string> said(argv + 1, argv + argc);
+  require_own_words(said);
+  const bool is_short = std::ranges::find(said, "-h") != said.end();
   const Command* asked = command_of_help(argc, argv);
   const std::string_view called = asked != nullptr ? asked->name : std::string_view(command);
   for (const Command& row : commands()) {
@@ -219,7 +346,7 @@ std::function<int()> parse_command_line(int argc, const char* const* argv,
     if (row.name != called) continue;  // only its name and summary are shown
     sub->set_help_flag("-h,--help", "print this help and exit");
     const DeclaredCommand declared = declare_command(row);
-    declare(*declared.table, *sub, settings);
+    declare(*declared.table, *sub, settings, is_short ? row.main_options : std::string_view());
     sub->final_callback([&, declared] {
       take_settings(settings, *declared.table);
       body = declared.run;

@@ -25,6 +25,8 @@ struct Command {
   std::string_view name;
   std::string_view summary;
   std::function<int()> (*declare)(FlagTable& table);
+  /// Options that -h shows, ten at most; --help shows all. Empty: all are few.
+  std::string_view main_options = {};
   bool resumes = false;  ///< true: it has --resume
 };
 
@@ -52,6 +54,9 @@ class AllCommands {
   std::vector<DeclaredCommand> declared_;
   std::vector<CommandWords> words_;
 };
+
+/// The name of the value of a flag, in a synopsis.
+std::string value_of(const Flag& flag);
 
 /// Texts of `ingot --help` before and after its commands.
 extern const char* const kProgramSummary;

@@ -73,6 +73,29 @@ Fit planned_fit(const FitFlags& flags, SlicingFlags slicing, const formats::Chec
   return fit_of(convert::plan_conversion(*seen, std::move(recipe), options), request);
 }
 
+const Gpu& gpu_of(const FitFlags& flags) {
+  return *std::ranges::find(kGpus, lower_case(flags.gpu), &Gpu::name);
+}
+
+bool has_experts(const formats::Checkpoint& source) {
+  return source.config().n_routed_experts > 0;
+}
+
+// Cut for so many GPUs, as engines cut.
+SlicingFlags cut_for(const FitFlags& flags, const formats::Checkpoint& source,
+                     std::uint32_t count) {
+  SlicingFlags slicing = flags.slicing;
+  slicing.tp = count;
+  if (has_experts(source)) slicing.ep = count;
+  return slicing;
+}
+
+// The first fault is the reason.
+std::string obstacle_of(const Error& error) {
+  const auto* list = dynamic_cast<const FaultList*>(&error);
+  return list != nullptr ? list->faults().front().what() : error.what();
+}
+
 // Fits of ever more GPUs, up to the first that is one.
 Fit counted_fit(const FitFlags& flags, const formats::Checkpoint& source) {
   constexpr std::uint32_t kMost = 128;
@@ -81,20 +104,17 @@ Fit counted_fit(const FitFlags& flags, const formats::Checkpoint& source) {
   slicing.stages.clear();
   Fit fit = planned_fit(flags, slicing, source);
   const std::uint64_t all = fit.weight_bytes;
-  GpuNeed need{.gpu = std::ranges::find(kGpus, lower_case(flags.gpu), &Gpu::name)->name,
-               .has_experts = source.config().n_routed_experts > 0,
+  GpuNeed need{.gpu = gpu_of(flags).name,
+               .has_experts = has_experts(source),
                .count = {},
                .too_few = 1,
                .obstacle = {}};
   for (std::uint32_t n = 2; n <= kMost && !fit.fits(); n *= 2) {
     if (all / n <= fit.usable_bytes()) {
-      slicing.tp = n;
-      if (need.has_experts) slicing.ep = n;
       try {
-        fit = planned_fit(flags, slicing, source);
+        fit = planned_fit(flags, cut_for(flags, source, n), source);
       } catch (const Error& error) {
-        const auto* list = dynamic_cast<const FaultList*>(&error);
-        need.obstacle = list != nullptr ? list->faults().front().what() : error.what();
+        need.obstacle = obstacle_of(error);
         break;
       }
     }
@@ -125,7 +145,14 @@ void declare_fit(FlagTable& table, FitFlags& flags) {
        {"--gpu",
         &flags.gpu,
         "the same for the memory of this GPU, and how many of them are needed",
-        {.choices = words_of(kGpus, &Gpu::name), .ignores_case = true, .excludes = {kGpuMemory}}}});
+        {.choices = words_of(kGpus, &Gpu::name), .ignores_case = true, .excludes = {kGpuMemory}}},
+       {"--count",
+        &flags.count,
+        "whether it fits this many of these GPUs (--tp, and --ep of experts, of so many): without "
+        "--to in each of some schemes, and which of them the GPU computes natively",
+        {.is_positive = true,
+         .needs = "--gpu",
+         .excludes = {"--tp", "--ep", "--etp", "--pp", "--pp-layers"}}}});
   table.add(FlagGroup::kTarget, with_memory(scheme_flags(flags.target), flags));
   table.add(FlagGroup::kTarget, with_memory(choice_flags(flags.target), flags));
   table.add(
@@ -149,7 +176,39 @@ void declare_fit(FlagTable& table, FitFlags& flags) {
                   flags));
 }
 
+bool asks_for_schemes(const FitFlags& flags) {
+  return flags.count && flags.target.options.find("--to") != flags.target.options.end() &&
+         flags.target.options.at("--to").empty() && flags.target.rules.empty() &&
+         flags.target.recipe_file.empty();
+}
+
+std::vector<SchemeFit> fits_of_schemes(const FitFlags& flags, const formats::Checkpoint& source) {
+  const Gpu& gpu = gpu_of(flags);
+  const auto has = [](std::string_view list, std::string_view word) {
+    return fmt::format(", {},", list).find(fmt::format(" {},", word)) != std::string::npos;
+  };
+  std::vector<SchemeFit> fits;
+  for (const std::string_view to : {"bf16", "fp8", "int8", "int4", "nvfp4"}) {
+    SchemeFit& row = fits.emplace_back(SchemeFit{
+        .to = to,
+        .computed = has(gpu.native, to)        ? "natively"
+                    : has(gpu.weight_only, to) ? "in BF16, from decoded weights"
+                    : has(gpu.refused, to)     ? "refused by vLLM 0.32"
+                                               : "not tried",
+        .fit = {}});
+    FitFlags asked = flags;
+    asked.target.options["--to"] = to;
+    try {
+      row.fit = planned_fit(asked, cut_for(flags, source, *flags.count), source);
+    } catch (const Error& error) {
+      row.obstacle = obstacle_of(error);
+    }
+  }
+  return fits;
+}
+
 Fit fit_of(const FitFlags& flags, const formats::Checkpoint& source) {
+  if (flags.count) return planned_fit(flags, cut_for(flags, source, *flags.count), source);
   if (flags.gpu.empty()) return planned_fit(flags, flags.slicing, source);
   const SlicingFlags& slicing = flags.slicing;
   Fit counted = counted_fit(flags, source);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/report/fit_report.h"
 #include "library/options/target_flags.h"
@@ -18,6 +19,7 @@ namespace ingot::cli {
 struct FitFlags {
   std::string device_memory, gpu, kv_cache, context;
   std::optional<std::uint64_t> sequences;
+  std::optional<std::uint32_t> count;
   SlicingFlags slicing;
   TargetFlags target;
 
@@ -25,6 +27,11 @@ struct FitFlags {
 };
 
 void declare_fit(FlagTable& table, FitFlags& flags);
+
+/// True if a number of GPUs was given, and no form for the weights.
+bool asks_for_schemes(const FitFlags& flags);
+/// The fits of the checkpoint on --count GPUs in each of some schemes. REQUIRES: asks_for_schemes().
+std::vector<SchemeFit> fits_of_schemes(const FitFlags& flags, const formats::Checkpoint& source);
 
 /// Plans the conversion that was asked for, or none, cut for the ranks that were asked for, and
 /// writes no file. With --gpu also says how many are needed; without ranks the fit is that of so

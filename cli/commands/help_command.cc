@@ -13,12 +13,15 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include "check/rules/loader_rules.h"
 #include "cli/commands/commands.h"
 #include "cli/manual/topics.h"
+#include "cli/terminal/pager.h"
 #include "cli/terminal/terminal.h"
 #include "convert/output/version.h"
 #include "formats/base/error.h"
 #include "formats/base/printable.h"
+#include "formats/base/words.h"
 #include "formats/text/spelling.h"
 #include "library/options/flag_table.h"
 #include "report/report_file.h"
@@ -52,8 +55,12 @@ std::string overview() {
   };
   text += "Commands (ingot help COMMAND)\n";
   for (const Command& command : commands()) line(command.name, command.summary);
-  text += "\nPages (ingot help PAGE)\n";
-  for (const Topic& topic : topics()) line(topic_word(topic), topic.title());
+  std::string_view group;
+  for (const Topic& topic : topics()) {
+    if (topic.group != group) text += fmt::format("\n{} (ingot help PAGE)\n", topic.group);
+    group = topic.group;
+    line(topic_word(topic), topic.title());
+  }
   return text;
 }
 
@@ -61,9 +68,26 @@ Error no_topic(std::string_view word) {
   std::vector<std::string_view> known;
   for (const Command& command : commands()) known.push_back(command.name);
   for (const Topic& topic : topics()) known.push_back(topic.name);
+  for (const check::LoaderRule& rule : check::loader_rules()) known.push_back(rule.name);
   return Error(ErrorCode::kInvalidArgument,
-               "there is no command and no page '{}' (ingot help lists them){}", printable(word),
-               did_you_mean(word, known));
+               "there is no command, no page and no rule '{}' (ingot help lists them){}",
+               printable(word), did_you_mean(word, known));
+}
+
+// A rule of `check`.
+std::string rule_text(const check::LoaderRule& rule) {
+  const Emphasis bold = emphasis(STDOUT_FILENO);
+  std::string text = fmt::format("{}{}{}\n", bold.on, rule.name, bold.off);
+  const auto row = [&](std::string_view what, std::string_view fact) {
+    const auto lines = filled_lines(fact, page_width() - 14);
+    text += fmt::format("  {:<10}  {}\n", what, fmt::join(lines, fmt::format("\n{:14}", "")));
+  };
+  row("holds if", rule.rule);
+  row("severity", check::severity_name(rule.severity));
+  row("dialect", rule.dialect.empty() ? "any" : rule.dialect);
+  row("loaders", rule.loaders);
+  row("more", "ingot check DIR names the tensors; ingot help rules; ingot list rules");
+  return text;
 }
 
 // Texts of the program's page other than its commands.
@@ -114,13 +138,6 @@ constexpr std::string_view kLastSections =
 // Lines without changes.
 std::string verbatim(std::string_view text) {
   return fmt::format(".nf\n{}\n.fi\n", roff(text));
-}
-
-// The name of the value in the synopsis of an option.
-std::string value_of(const Flag& flag) {
-  if (!flag.rule.value_name.empty()) return flag.rule.value_name;
-  const std::string_view kind = value_kind_name(flag.rule.kind);
-  return kind.empty() ? "VALUE" : std::string(kind);
 }
 
 std::string option_entry(const Flag& flag) {
@@ -213,13 +230,26 @@ int run_help(const HelpFlags& flags) {
     std::cout << overview();
     return kExitDone;
   }
+  const auto rules = check::loader_rules();
+  const auto rule = std::ranges::find(rules, lower_case(flags.topic), &check::LoaderRule::name);
   const Topic* topic = find_topic(flags.topic);
-  if (topic == nullptr) throw no_topic(flags.topic);
-  std::cout << topic_text(*topic, page_width(), emphasis(STDOUT_FILENO));
+  if (topic != nullptr) {
+    show_page(topic_text(*topic, page_width(), emphasis(STDOUT_FILENO)));
+  } else if (rule != rules.end()) {
+    std::cout << rule_text(*rule);
+  } else {
+    throw no_topic(flags.topic);
+  }
   return kExitDone;
 }
 
 }  // namespace
+
+std::string value_of(const Flag& flag) {
+  if (!flag.rule.value_name.empty()) return flag.rule.value_name;
+  const std::string_view kind = value_kind_name(flag.rule.kind);
+  return kind.empty() ? "VALUE" : std::string(kind);
+}
 
 std::function<int()> declare_help(FlagTable& table) {
   auto flags = std::make_shared<HelpFlags>();
@@ -228,7 +258,8 @@ std::function<int()> declare_help(FlagTable& table) {
   table.add(FlagGroup::kCommon,
             {{"topic",
               &flags->topic,
-              "a command, whose options to show, or a page; without one: which there are",
+              "a command, whose options to show, a page, or a rule of check; without one: which "
+              "there are",
               {.words = std::move(words)}},
              {"--man",
               &flags->man,
@@ -238,7 +269,8 @@ std::function<int()> declare_help(FlagTable& table) {
       "Examples:\n"
       "  ingot help\n"
       "  ingot help convert               as ingot convert --help\n"
-      "  ingot help formats | less\n"
+      "  ingot help formats               in the program of PAGER, on a terminal\n"
+      "  ingot help ct.ignore             a rule of ingot check\n"
       "  ingot help --man ~/.local/share/man/man1";
   return [flags] { return run_help(*flags); };
 }

@@ -151,7 +151,15 @@ int run_inspect(const InspectFlags& flags) {
   Json json = {{"directory", flags.directory}};
   std::string text;
   int code = kExitDone;
-  if (flags.fit.is_asked()) {
+  if (asks_for_schemes(flags.fit)) {
+    const std::vector<SchemeFit> fits = fits_of_schemes(flags.fit, checkpoint);
+    const bool fits_somehow = std::ranges::any_of(
+        fits, [](const SchemeFit& row) { return row.fit && row.fit->fits(); });
+    json["passed"] = fits_somehow;
+    if (!fits_somehow) code = kExitBelowThreshold;
+    text = scheme_fits_text(fits);
+    json["fits"] = scheme_fits_json(fits);
+  } else if (flags.fit.is_asked()) {
     const Fit fit = fit_of(flags.fit, checkpoint);
     json["passed"] = fit.fits();
     if (!fit.fits()) code = kExitBelowThreshold;
@@ -206,6 +214,8 @@ std::function<int()> declare_inspect(FlagTable& table) {
       "  ingot inspect DeepSeek-V3.2 --gpu-memory 80GB --tp 8 --to nvfp4       before it is made\n"
       "  ingot inspect DeepSeek-V3.2 --gpu h100                                how many are "
       "needed\n"
+      "  ingot inspect DeepSeek-V3.2 --gpu h100 --count 8                      in which schemes it "
+      "fits\n"
       "  ingot inspect SOME-OTHER-MODEL --family generic --json";
   return [flags] { return run_inspect(*flags); };
 }

@@ -2,6 +2,11 @@
 #include <array>
 #include <iostream>
 #include <memory>
+#include <set>
+#include <string>
+#include <type_traits>
+#include <variant>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,11 +16,15 @@
 #include "cli/flags/gpus.h"
 #include "cli/report/role_report.h"
 #include "cli/terminal/answer.h"
+#include "cli/terminal/pager.h"
 #include "cli/terminal/terminal.h"
+#include "convert/recipe/built_in_recipes.h"
 #include "convert/recipe/default_recipes.h"
 #include "engines/limits.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/base/printable.h"
+#include "formats/base/words.h"
 #include "formats/dialect/dialect.h"
 #include "formats/family/families.h"
 #include "formats/family/family.h"
@@ -192,8 +201,44 @@ Json rule_rows() {
 
 Json gpu_rows() {
   return json_list(kGpus, [](const Gpu& gpu) -> Json {
-    return {{"name", gpu.name}, {"memory_mib", gpu.memory_mib}, {"summary", gpu.summary}};
+    return {{"name", gpu.name},           {"memory_mib", gpu.memory_mib},
+            {"native", gpu.native},       {"weight_only", gpu.weight_only},
+            {"refused", gpu.refused},     {"summary", gpu.summary}};
   });
+}
+
+// The value that a flag has where it is not given; empty: none, or it depends on others.
+std::string default_of(const Flag& flag) {
+  return std::visit(
+      [](const auto* target) -> std::string {
+        using Target = std::remove_cvref_t<decltype(*target)>;
+        if constexpr (std::is_same_v<Target, bool>) return "";
+        if constexpr (std::is_same_v<Target, std::string> || std::is_arithmetic_v<Target>)
+          return *target == Target() ? "" : fmt::format("{}", *target);
+        return "";
+      },
+      flag.target);
+}
+
+// Options of every command, and words at their places.
+Json option_rows() {
+  const AllCommands all;
+  Json rows = Json::array();
+  for (const CommandWords& command : all.words()) {
+    for (const FlagTable::Row& row : command.table->rows) {
+      const Flag& flag = row.flag;
+      std::string value = takes_value(flag) ? value_of(flag) : "";
+      if (!flag.rule.choices.empty())
+        value = fmt::format("{}", fmt::join(flag.rule.choices, ", "));
+      rows.push_back({{"option", flag.name},
+                      {"command", command.name},
+                      {"value", std::move(value)},
+                      {"default", default_of(flag)},
+                      {"group", heading_of(row.group)},
+                      {"meaning", flag.help}});
+    }
+  }
+  return rows;
 }
 
 struct ListTable {
@@ -207,7 +252,8 @@ constexpr std::array kTables = {
     ListTable{"recipes", recipe_rows},  ListTable{"roles", role_rows, role_rows_of},
     ListTable{"loads", load_rows},      ListTable{"trials", trial_rows},
     ListTable{"engines", engine_rows},  ListTable{"metrics", metric_rows},
-    ListTable{"rules", rule_rows},      ListTable{"gpus", gpu_rows}};
+    ListTable{"rules", rule_rows},      ListTable{"gpus", gpu_rows},
+    ListTable{"options", option_rows}};
 
 std::string cell_text(const Json& value) {
   if (value.empty() || value == "") return "-";
@@ -220,27 +266,92 @@ std::string table_names() {
 }
 
 struct ListFlags {
-  std::string what, directory, family;
+  std::string what, word, family;
+  std::vector<std::string> more;
   bool markdown = false, yaml = false;
 };
 
-Json rows_of(const ListTable& table, const ListFlags& flags) {
-  if (flags.directory.empty()) return table.rows();
-  return table.rows_of(shard::open_source(
-      flags.directory, {.open = {.family = flags.family, .threads = available_processors()}}));
+// The names for which a word of a filter is said: as it is, or a scheme or an engine in full.
+std::vector<std::string> names_meant(const std::string& word) {
+  std::vector<std::string> names = {lower_case(word), "--" + lower_case(word)};
+  if (const auto scheme = formats::find_scheme(names.front()))
+    names.emplace_back(formats::scheme_name(*scheme));
+  for (const engines::EngineRow* engine : engines::engine_versions()) {
+    if (engine->word == names.front()) names.push_back(lower_case(engine->name));
+  }
+  return names;
 }
 
-// `ingot list families NAME --yaml`
+// True if a cell names that: it is the cell, one of a list, or the front of a dotted name.
+bool names_it(const Json& cell, const std::string& name) {
+  if (cell.is_array())
+    return std::ranges::any_of(cell, [&](const Json& item) { return names_it(item, name); });
+  if (!cell.is_string()) return false;
+  const std::string text = lower_case(cell.get<std::string>());
+  return text.starts_with(name + ".") ||
+         fmt::format(", {},", text).find(fmt::format(", {},", name)) != std::string::npos;
+}
+
+bool mentions(const Json& cell, const std::string& name) {
+  return lower_case(cell_text(cell)).find(name) != std::string::npos;
+}
+
+// The rows that a cell of each word names; where none does, those that mention it.
+Json rows_with(const Json& rows, const std::string& word, std::string_view table) {
+  const std::vector<std::string> names = names_meant(word);
+  for (const auto holds : {names_it, mentions}) {
+    Json found = Json::array();
+    for (const Json& row : rows) {
+      if (std::ranges::any_of(row, [&](const Json& cell) {
+            return std::ranges::any_of(names, [&](const auto& name) { return holds(cell, name); });
+          }))
+        found.push_back(row);
+    }
+    if (!found.empty()) return found;
+  }
+  std::set<std::string> known;
+  for (const Json& row : rows) {
+    for (const Json& cell : row) {
+      if (cell.is_string()) known.insert(cell.get<std::string>());
+    }
+  }
+  throw Error(ErrorCode::kInvalidArgument, "no row of {} has '{}' (ingot list {}){}", table,
+              printable(word), table,
+              did_you_mean(word, std::vector<std::string_view>(known.begin(), known.end())));
+}
+
+Json rows_of(const ListTable& table, const ListFlags& flags) {
+  if (flags.word.empty()) return table.rows();
+  if (table.rows_of != nullptr) {
+    if (!flags.more.empty()) refuse_idle("a second word", "ingot list of other tables");
+    return table.rows_of(shard::open_source(
+        flags.word, {.open = {.family = flags.family, .threads = available_processors()}}));
+  }
+  Json rows = rows_with(table.rows(), flags.word, table.name);
+  for (const std::string& word : flags.more) rows = rows_with(rows, word, table.name);
+  return rows;
+}
+
+// `ingot list families NAME --yaml`, `ingot list recipes NAME --yaml`
 int run_list_yaml(const ListFlags& flags) {
-  const formats::Family* family = flags.directory.starts_with(formats::kFamilyFileMark)
-                                      ? nullptr
-                                      : formats::find_family(flags.directory);
+  const auto* const recipe =
+      std::ranges::find(convert::kBuiltInRecipes, flags.word, &convert::BuiltInRecipe::name);
+  if (flags.what == "recipes" && recipe != convert::kBuiltInRecipes.end()) {
+    std::cout << recipe->yaml;
+    return kExitDone;
+  }
+  const bool is_file = flags.word.starts_with(formats::kFamilyFileMark);
+  const formats::Family* family = is_file ? nullptr : formats::find_family(flags.word);
   if (flags.what != "families" || family == nullptr || family->yaml.empty()) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        "--yaml prints a family (ingot list families NAME --yaml); there is no family '{}'{}",
-        flags.directory,
-        did_you_mean(flags.directory, formats::family_entries(), &formats::FamilyEntry::name));
+    std::vector<std::string_view> names =
+        row_names(convert::kBuiltInRecipes, &convert::BuiltInRecipe::name);
+    if (flags.what != "recipes")
+      names = row_names(formats::family_entries(), &formats::FamilyEntry::name);
+    throw Error(ErrorCode::kInvalidArgument,
+                "--yaml prints a family or a recipe (ingot list families NAME --yaml); there is no "
+                "{} '{}'{}",
+                flags.what == "recipes" ? "recipe" : "family", flags.word,
+                did_you_mean(flags.word, names));
   }
   std::cout << family->yaml;
   return kExitDone;
@@ -257,9 +368,8 @@ int run_list(const ListFlags& flags) {
         what.empty() ? "which table is to be listed?" : fmt::format("there is no table '{}'", what),
         table_names(), did_you_mean(what, kTables, &ListTable::name));
   }
-  const bool has_directory = !flags.directory.empty();
-  if (has_directory && table->rows_of == nullptr) refuse_idle("a directory", "ingot list roles");
-  if (!flags.family.empty() && !has_directory) refuse_idle("--family", "a directory");
+  const bool has_directory = !flags.word.empty() && table->rows_of != nullptr;
+  if (!flags.family.empty() && !has_directory) refuse_idle("--family", "ingot list roles DIR");
   const Json rows = rows_of(*table, flags);
   if (answer().is_json) {
     answer().add({{what, rows}});
@@ -273,7 +383,7 @@ int run_list(const ListFlags& flags) {
   auto shown = table_of(rows, fields);
   // Names are in backticks.
   for (std::vector<Cell>& row : shown.rows) row.front().style = Style::kCode;
-  std::cout << (flags.markdown ? markdown_table(shown) : table_text(shown, report_width()));
+  show_page(flags.markdown ? markdown_table(shown) : table_text(shown, report_width()));
   return kExitDone;
 }
 
@@ -285,17 +395,18 @@ std::function<int()> declare_list(FlagTable& table) {
                                   &flags->what,
                                   fmt::format("which table: {}", table_names()),
                                   {.words = words_of(kTables, &ListTable::name)}},
-                                 {"directory",
-                                  &flags->directory,
-                                  "list roles: tensors of each role in this checkpoint; list "
-                                  "families --yaml: the name of one",
-                                  {.kind = ValueKind::kCheckpoint}}});
+                                 {"word",
+                                  &flags->word,
+                                  "only rows that name this, e.g. vllm; list roles: tensors of "
+                                  "each role in this checkpoint",
+                                  {.kind = ValueKind::kCheckpoint}},
+                                 {"more", &flags->more, "only those that name these too"}});
   table.add(FlagGroup::kSource,
             {family_flag(&flags->family, kFamilyHelp), family_file_flag(&flags->family)});
   table.add(FlagGroup::kReport, {json_flag(&answer().is_json),
                                  {"--yaml",
                                   &flags->yaml,
-                                  "list families NAME: the family as a file, to copy and change",
+                                  "list families NAME, list recipes NAME: as a file, to copy and change",
                                   {.excludes = {"--json"}}},
                                  {"--markdown",
                                   &flags->markdown,
@@ -308,9 +419,11 @@ std::function<int()> declare_list(FlagTable& table) {
       "  ingot list loads                    forms that each engine reads, and how that is known\n"
       "  ingot list engines                  the same, and forms that it refuses, with the reason\n"
       "  ingot list trials                   families that each engine is known to take\n"
+      "  ingot list engines vllm nvfp4       only rows that name both\n"
       "  ingot list rules --markdown\n"
       "  ingot list families --json\n"
-      "  ingot list families glm_moe_dsa --yaml > my_model.yaml";
+      "  ingot list families glm_moe_dsa --yaml > my_model.yaml\n"
+      "  ingot list recipes nvfp4-attention-fp8 --yaml > my_recipe.yaml";
   return [flags] { return run_list(*flags); };
 }
 

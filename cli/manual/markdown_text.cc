@@ -38,8 +38,14 @@ std::optional<Link> link_at(std::string_view text) {
 
 // Without the marks of code, emphasis and links.
 std::string plain(std::string_view text) {
+  constexpr std::string_view kAmpersand = "&amp;", kLess = "&lt;";
   std::string out;
   while (!text.empty()) {
+    if (text.starts_with(kAmpersand) || text.starts_with(kLess)) {
+      out += text.starts_with(kLess) ? '<' : '&';
+      text.remove_prefix(text.find(';') + 1);
+      continue;
+    }
     if (text.front() == '`') {
       const std::size_t end = text.find('`', 1);
       if (end != std::string_view::npos) {
@@ -116,7 +122,7 @@ class Page {
       return;
     }
     if (!table_.columns.empty()) close();
-    if (line.empty() || line.starts_with("![")) {
+    if (line.empty() || line.starts_with("![") || line.starts_with("<!--")) {
       close();
     } else if (line.starts_with('#')) {
       close();

@@ -232,4 +232,35 @@ Json fit_json(const Fit& fit) {
   return json;
 }
 
+std::string scheme_fits_text(std::span<const SchemeFit> fits) {
+  Table table{.columns = {"scheme", number("a GPU's weights"), "fits", number("tokens that fit"),
+                          "computed"}};
+  std::string obstacles;
+  for (const SchemeFit& row : fits) {
+    if (!row.fit) {
+      table.rows.push_back({row.to, "-", "no", "-", row.computed});
+      obstacles += fmt::format("{}: {}\n", row.to, row.obstacle);
+      continue;
+    }
+    const Fit& fit = *row.fit;
+    const std::uint64_t used = fit.weight_bytes + fit.cache_bytes();
+    const auto tokens = fit.tokens();
+    table.rows.push_back(
+        {row.to, bytes_text(fit.weight_bytes),
+         fit.fits() ? "yes"
+                    : fmt::format("no: {} too much", bytes_text(used - fit.usable_bytes())),
+         tokens ? count_text(*tokens) : "?", row.computed});
+  }
+  return table_text(table, report_width()) + obstacles;
+}
+
+Json scheme_fits_json(std::span<const SchemeFit> fits) {
+  return json_list(fits, [](const SchemeFit& row) -> Json {
+    return {{"to", row.to},
+            {"computed", row.computed},
+            {"fit", row.fit ? fit_json(*row.fit) : Json()},
+            {"obstacle", row.fit ? Json() : Json(row.obstacle)}};
+  });
+}
+
 }  // namespace ingot::cli

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -52,11 +53,23 @@ struct Fit {
   [[nodiscard]] std::optional<std::uint64_t> tokens() const;
 };
 
+/// A scheme for a checkpoint, and whether it fits then.
+struct SchemeFit {
+  std::string_view to;        ///< its --to word
+  std::string_view computed;  ///< form in which the GPU computes such weights
+  std::optional<Fit> fit;     ///< nullopt: it cannot be converted or cut so
+  std::string obstacle = {};  ///< reason of that
+};
+
 /// From only the plan: no file is read or written. Layers of multi-token prediction have weights
 /// here and no cache.
 Fit fit_of(const convert::Plan& plan, const FitRequest& request);
 
 std::string fit_text(const Fit& fit);
 formats::Json fit_json(const Fit& fit);
+
+/// A row for each scheme.
+std::string scheme_fits_text(std::span<const SchemeFit> fits);
+formats::Json scheme_fits_json(std::span<const SchemeFit> fits);
 
 }  // namespace ingot::cli

@@ -56,6 +56,7 @@ def lines_of(columns, *words):
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         os.environ["NO_COLOR"] = "1"
         os.environ["TERM"] = "xterm"
+        os.environ.pop("PAGER", None)
         os.execl(sys.argv[1], "ingot", *words)
     text = b""
     while True:
@@ -73,6 +74,27 @@ for columns in (80, 120):
         filled = [line for line in lines_of(columns, *words) if not line.startswith("    ") or line.startswith(" " * 19)]
         assert max(map(len, filled)) <= columns, max(filled, key=len)
         assert max(map(len, filled)) > 65, words
+P
+
+# On a terminal pages go through PAGER, and what it prints is seen; elsewhere they do not.
+python3 - "$ingot" "$work" <<'P' || fail "PAGER"
+import os, pty, subprocess, sys
+environment = {**os.environ, "PAGER": f"tee '{sys.argv[2]}/paged' | head -1", "TERM": "xterm", "NO_COLOR": "1"}
+for words, first in ((["help", "engines"], b"Engines"), (["list", "schemes"], b"  name")):
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execve(sys.argv[1], ["ingot", *words], environment)
+    text = b""
+    try:
+        while piece := os.read(fd, 65536):
+            text += piece
+    except OSError:
+        pass
+    assert os.waitpid(pid, 0)[1] == 0, words
+    assert text.startswith(first) and text.count(b"\n") == 1, text[:200]
+    assert len(open(sys.argv[2] + "/paged", "rb").read()) > 500, words
+piped = subprocess.run([sys.argv[1], "help", "engines"], env=environment, stdout=subprocess.PIPE, check=True).stdout
+assert piped.count(b"\n") > 50
 P
 
 # Completions, by bash itself.

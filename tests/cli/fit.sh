@@ -96,10 +96,24 @@ expect 1 "needs     more than 2 h100, and for 4 it cannot be cut: family generic
 expect 1 "needs     more than 1 h100, and for 2 it cannot be cut: tensor '" "$ingot" inspect "$example" --gpu h100 --context 1M --sequences 100000000
 expect 1 "needs     more than 8 h100, and for 16 it cannot be cut: 8 attention heads" "$ingot" inspect "$example" --gpu h100 --context 1M --sequences 100000000 --tp-fit bf16
 expect 2 "did you mean h100?" "$ingot" inspect "$example" --gpu h10
-expect 2 "a100,h100,h200,b200" "$ingot" inspect "$example" --gpu tpu
+expect 2 "a100,l40s,h100,h200,b200" "$ingot" inspect "$example" --gpu tpu
 expect 2 "--gpu" "$ingot" inspect "$example" --gpu h100 --gpu-memory 80GB
 expect 2 "--gpu" "$ingot" inspect "$example" --gpu h100 model.norm.weight
 expect 0 "81,559" "$ingot" list gpus
+
+# So many of them, in each of some schemes, and how the GPU computes those.
+json inspect "$example" --gpu b200 --count 1
+facts='f = {row["to"]: row for row in d["fits"]}'
+holds "d['passed'] and list(f) == ['bf16', 'fp8', 'int8', 'int4', 'nvfp4'] and f['fp8']['fit']['weight_bytes'] == $weights"
+holds "f['nvfp4']['computed'] == 'natively' and f['int8']['computed'] == 'refused by vLLM 0.32' and 'decoded' in f['int4']['computed']"
+json inspect "$example" --gpu a100 --count 2
+holds "f['int8']['fit']['tp'] == f['int8']['fit']['ep'] == 2 and 'the FP8 block has' in f['fp8']['obstacle'] and f['fp8']['fit'] is None"
+json inspect "$example" --gpu h100 --count 2 --to int8
+facts='f = d.get("fit")'
+holds "f['tp'] == f['ep'] == 2 and f['fits'] and 'fits' not in d"
+expect 0 "natively" "$ingot" inspect "$example" --gpu h100 --count 1 --context 4k
+expect 2 "--count requires --gpu" "$ingot" inspect "$example" --count 8
+expect 2 "--count excludes --tp" "$ingot" inspect "$example" --gpu h100 --count 8 --tp 8
 
 # A conversion that has not been made, only from its plan.
 inspect 80GB --to bf16

@@ -31,6 +31,64 @@ for table in schemes dialects families layouts rules; do expect 0 "" "$ingot" li
 expect 0 "fp8-block" "$ingot" list schemes
 expect 0 "deepseek_v32" "$ingot" list families
 expect 2 "" "$ingot" list nonsense
+for words in "engines vllm nvfp4" "engines vllm-ascend" "rules ct.ignore" "rules int4" "loads fp8" "options threads" "gpus h100"; do
+  # shellcheck disable=SC2086
+  "$ingot" list $words --json >"$work/json" || fail "list $words"
+  holds "0 < len(d['${words%% *}']) < 60"
+done
+"$ingot" list engines vllm nvfp4 --json >"$work/json"
+holds "all(row['engine'] == 'vLLM 0.32' and row['scheme'] == 'nvfp4' for row in d['engines'])"
+"$ingot" list rules ct.ignore --json >"$work/json"
+holds "[row['name'] for row in d['rules']] == ['ct.ignore']"
+expect 2 "no row of engines has 'nvfp5' (ingot list engines); did you mean nvfp4?" "$ingot" list engines vllm nvfp5
+expect 2 "a second word" "$ingot" list roles "$example" nvfp4
+expect 0 "every plain module that engines build" "$ingot" help ct.ignore
+expect 2 "did you mean ct.ignore?" "$ingot" help ct.ignroe
+expect 0 "match: role:mlp" "$ingot" list recipes nvfp4-attention-fp8 --yaml
+expect 2 "there is no recipe 'nvfp4-atention-fp8'; did you mean nvfp4-attention-fp8?" "$ingot" list recipes nvfp4-atention-fp8 --yaml
+
+# A recipe of ingot, by its name.
+expect 0 "into dialect compressed-tensors" "$ingot" convert "$example" "$work/none" --recipe nvfp4-attention-fp8 --dry-run
+expect 2 "did you mean nvfp4-attention-fp8?" "$ingot" convert "$example" "$work/none" --recipe nvfp4-atention-fp8
+
+# Words of other programs are refused with the whole command in ours, which is accepted.
+meant() {  # meant WANTED WORD...
+  local wanted=$1 got
+  shift
+  "$ingot" "$@" >"$work/stdout" 2>"$work/stderr" </dev/null
+  [ $? -eq 2 ] || fail "$* is not refused"
+  got=$(sed -n '2s/^  ingot //p' "$work/stderr")
+  [ "$got" = "$wanted" ] || fail "'$got' instead of '$wanted' for: $*"
+}
+meant "convert IN OUT --to bf16" convert IN OUT --to bfloat16
+meant "convert IN OUT --to f16" convert IN OUT --to=float16
+meant "convert IN OUT --to fp8" convert IN OUT --to fp8_e4m3
+meant "convert IN OUT --to nvfp4" convert IN OUT --to NVFP4A16
+meant "convert IN OUT --to int8" convert IN OUT --to q8_0
+meant "convert IN OUT --to int4 --dry-run" convert IN OUT --to 4bit --dry-run
+meant "convert IN OUT --to fp8-channel" convert IN OUT --to fp8_channel
+meant "convert IN OUT --rule role:attention=bf16 --to int8" convert IN OUT --rule attention=bf16 --to int8
+meant "convert IN OUT --rule 'layers:0 & role:mlp=bf16'" convert IN OUT --rule 'layers:0 & role:mlp=bfloat16'
+meant "convert IN OUT --to int8 --rule '*lm_head*=keep' --rule 're:.*self_attn.*=keep'" \
+  convert IN OUT --to int8 --ignore lm_head --ignore 're:.*self_attn.*'
+meant "inspect IN --gpu h100 --count 8" inspect IN --gpu 8xh100
+meant "inspect IN --gpu h100 --count 8" inspect IN --gpu h100 --gpus 8
+meant "check IN --engine vllm" check IN --for vllm
+meant "synth OUT --family qwen3 --scheme bf16" synth OUT --family qwen3 --scheme bfloat16
+echo 'to: bfloat16' >"$work/other.yaml"
+expect 2 "that is bf16" "$ingot" convert "$example" "$work/none" --recipe "$work/other.yaml"
+
+# -h has ten options at most, and those of its table; --help has all.
+for command in inspect check calibrate balance convert join merge repair verify compare generate synth list; do
+  "$ingot" $command --help | grep -oE '^  (-q,)?--[a-z0-9-]+' | sort -u >"$work/all"
+  "$ingot" $command -h | grep -oE '^  (-q,)?--[a-z0-9-]+' | sort -u >"$work/main"
+  n=$(wc -l <"$work/main")
+  [ "$n" -ge 3 ] && [ "$n" -le 10 ] || fail "$command -h has $n options"
+  [ -z "$(comm -13 "$work/all" "$work/main")" ] || fail "$command -h has options that --help has not"
+done
+expect 0 "more options, and all examples: ingot convert --help" "$ingot" convert -h
+for option in --to --for --rule --recipe --dry-run --resume --tp --verify; do expect 0 "$option " "$ingot" convert -h; done
+
 # Nothing in a cell is markup, or another cell.
 for table in schemes dialects families layouts recipes engines metrics rules; do
   "$ingot" list $table --markdown >"$work/table" || fail "list $table --markdown"

@@ -1,0 +1,37 @@
+#include "cli/terminal/pager.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <ostream>
+
+#include <unistd.h>
+
+#include "cli/terminal/output_guard.h"
+#include "cli/terminal/standard_output.h"
+#include "cli/terminal/terminal.h"
+
+namespace ingot::cli {
+
+void show_page(std::string_view text) {
+  const char* const program = std::getenv("PAGER");
+  std::FILE* pipe = nullptr;
+  if (program != nullptr && *program != '\0' && ::isatty(STDOUT_FILENO) == 1) {
+    // As other programs do: colours are shown, and a page that fits the screen stays on it.
+    ::setenv("LESS", "FRX", 0);
+    std::cout.flush();
+    pipe = ::popen(program, "w");
+  }
+  if (pipe == nullptr) {
+    std::cout << text;
+    return;
+  }
+  StandardOutput descriptor(::fileno(pipe));
+  GuardedBuffer guarded(descriptor, !emphasis(STDOUT_FILENO).on.empty());
+  std::ostream page(&guarded);
+  // A reader who has seen enough closes the pipe.
+  page << text << std::flush;
+  ::pclose(pipe);
+}
+
+}  // namespace ingot::cli
