@@ -15,7 +15,7 @@ packages=(
   libxxhash-dev libssl-dev libpcre2-dev libonig-dev libutf8proc-dev libedit-dev
   libopenmpi-dev openmpi-bin iproute2
   libgtest-dev libgmock-dev libbenchmark-dev
-  python3 python3-numpy python3-jsonschema time patchelf
+  python3 python3-numpy python3-jsonschema time patchelf mkdocs
 )
 # The page of `ingot verify --html` is looked at in a browser; Ubuntu's package only asks for snap.
 if grep -qx 'ID=debian' /etc/os-release 2>/dev/null; then packages+=(chromium); fi

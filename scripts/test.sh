@@ -21,8 +21,9 @@ claims() { awk '/^\[  PASSED  \]/ { n += $4 } END { print n + 0 }' "$1" 2>/dev/n
 # foretell: how long this takes, before it begins. The times of tests are those of tests/durations.txt.
 foretell() {
   awk -v jobs="$jobs" '!/^#/ { seconds += $2 }
-    END { printf "This installs missing packages, builds (%s), and runs the tests: %d CPU-seconds, about %d min.\n",
-      "15 min on two cores, only the first time", seconds, seconds / jobs / 60 + 1 }' tests/durations.txt >&2
+    END { printf "This installs missing packages, builds (%s),\nand runs the tests: %d CPU-seconds, about %d min.\n",
+      "the program 7 min on two cores, its tests longer; only the first time", seconds,
+      seconds / jobs / 60 + 1 }' tests/durations.txt >&2
 }
 
 # run_quick PRESET [option of ctest...]: prints CTest's output; the line that says it all stays the last, also below a

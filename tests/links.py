@@ -3,7 +3,8 @@
 
     links.py ROOT
 
-Lines of Markdown end at 120 columns, except in tables, code and links."""
+Lines of Markdown end at 120 columns, except in tables, code and links. The site of mkdocs.yml has three groups, with each
+page of docs/ in one of them."""
 import glob
 import os
 import re
@@ -39,6 +40,15 @@ for document in documents:
     for line in text_of(document).splitlines():
         if len(line) > 120 and line[0] != "|" and "](" not in line:
             faults.append(f"{name}: more than 120 columns: {line[:60]}")
+groups, placed = [], []
+for indent, entry in re.findall(r"^( +)- (.*)$", open(f"{root}/mkdocs.yml").read(), flags=re.M):
+    (groups if entry.endswith(":") else placed).append(entry)
+pages = [os.path.basename(path) for path in glob.glob(f"{root}/docs/*.md")]
+if len(groups) != 3:
+    faults.append(f"mkdocs.yml: {len(groups)} groups of pages instead of 3")
+for page in sorted(set(pages) | {name for name in placed if "/" not in name}):
+    if placed.count(page) != 1 or not (page in pages or os.path.exists(f"{root}/{page}")):
+        faults.append(f"mkdocs.yml: {page} is in its nav {placed.count(page)} times, or does not exist")
 if n_links < 100:
     faults.append(f"only {n_links} links were found: wrong ROOT?")
 for fault in faults:
