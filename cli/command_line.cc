@@ -103,7 +103,8 @@ std::string help_text(std::string_view help, int names = kNames) {
 std::string short_footer(std::string_view footer, std::size_t n_hidden, std::string_view command) {
   constexpr int kLines = 6;
   std::size_t end = 0;
-  for (int i = 0; i < kLines && end != std::string_view::npos; ++i) end = footer.find('\n', end + 1);
+  for (int i = 0; i < kLines && end != std::string_view::npos; ++i)
+    end = footer.find('\n', end + 1);
   return fmt::format("{}\n{} more options, and all examples: ingot {} --help",
                      footer.substr(0, end), n_hidden, command);
 }
@@ -121,9 +122,9 @@ void declare(const FlagTable& table, CLI::App& app, Json& settings, std::string_
   std::size_t n_hidden = 0;
   for (const FlagTable::Row* row : rows) {
     const Flag& flag = row->flag;
-    const bool is_hidden = !shown.empty() && !is_positional(flag) &&
-                           fmt::format(" {} ", shown).find(fmt::format(" {} ", flag.name)) ==
-                               std::string::npos;
+    const bool is_hidden =
+        !shown.empty() && !is_positional(flag) &&
+        fmt::format(" {} ", shown).find(fmt::format(" {} ", flag.name)) == std::string::npos;
     if (is_hidden) ++n_hidden;
     CLI::Option* option = std::visit(
         [&](auto* target) { return add_flag_to(app, flag, target, settings); }, flag.target);
@@ -208,7 +209,8 @@ class Correction {
     const std::size_t equals = word.starts_with("--") ? word.find('=') : std::string::npos;
     const std::string option = word.substr(0, equals);
     const auto row = std::ranges::find(kOptions, option, &Option::name);
-    const bool is_here = row != kOptions.end() && (row->command.empty() || row->command == command_);
+    const bool is_here =
+        row != kOptions.end() && (row->command.empty() || row->command == command_);
     const bool has_value = equals != std::string::npos || i + 1 < said_.size();
     if (!is_here || !has_value) {
       words_.push_back(word);
@@ -229,9 +231,7 @@ class Correction {
   static std::string scheme(const std::string& word) {
     return std::string(convert::scheme_meant(word));
   }
-  static bool is_role(std::string_view word) {
-    return is_in(convert::role_words(), word);
-  }
+  static bool is_role(std::string_view word) { return is_in(convert::role_words(), word); }
   static std::vector<std::string> in_target(const std::string& value) {
     const std::string ours = scheme(value);
     return ours.empty() ? std::vector<std::string>() : std::vector<std::string>{"--to", ours};
@@ -266,7 +266,8 @@ class Correction {
   };
   static constexpr std::array kOptions = {
       Option{"--to", "", in_target},
-      Option{"--scheme", "synth", [](const std::string& value) {
+      Option{"--scheme", "synth",
+             [](const std::string& value) {
                std::vector<std::string> ours = in_target(value);
                if (!ours.empty()) ours.front() = "--scheme";
                return ours;
@@ -275,9 +276,13 @@ class Correction {
       Option{"--ignore", "convert", in_ignored},
       Option{"--gpu", "inspect", in_gpu},
       Option{"--gpus", "inspect",
-             [](const std::string& value) { return std::vector<std::string>{"--count", value}; }},
+             [](const std::string& value) {
+               return std::vector<std::string>{"--count", value};
+             }},
       Option{"--for", "check",
-             [](const std::string& value) { return std::vector<std::string>{"--engine", value}; }},
+             [](const std::string& value) {
+               return std::vector<std::string>{"--engine", value};
+             }},
   };
 
   std::vector<std::string> said_, words_, reasons_;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The one list of packages, for Debian 12 and Ubuntu 24.04. Installs what is missing; asks for nothing if all is here.
 #   scripts/deps.sh            what building, testing and the demo need
+#   scripts/deps.sh --build    what building the program, the library and the packages needs, and no test
 #   scripts/deps.sh --demo     what the demo needs where a program is there
 #   scripts/deps.sh --clang    clang with libFuzzer and clang-tidy as well, for scripts/test.sh --all and scripts/tidy.sh
 #   scripts/deps.sh --coverage what scripts/coverage.sh counts lines with as well
@@ -15,8 +16,10 @@ packages=(
   libxxhash-dev libssl-dev libpcre2-dev libonig-dev libutf8proc-dev libedit-dev
   libopenmpi-dev openmpi-bin iproute2
   libgtest-dev libgmock-dev libbenchmark-dev
-  python3 python3-numpy python3-jsonschema time patchelf mkdocs
+  python3 python3-numpy patchelf
 )
+building=("${packages[@]}" dpkg-dev zstd)
+packages+=(python3-jsonschema time mkdocs)
 # The page of `ingot verify --html` is looked at in a browser; Ubuntu's package only asks for snap.
 if grep -qx 'ID=debian' /etc/os-release 2>/dev/null; then packages+=(chromium); fi
 clang_packages=(clang clang-tidy libclang-rt-dev)
@@ -25,13 +28,14 @@ case "${1:-}" in
   "") ;;
   --clang) packages+=("${clang_packages[@]}") ;;
   --coverage) packages+=(gcovr) ;;
+  --build) packages=("${building[@]}") ;;
   --demo) packages=(openmpi-bin python3 python3-numpy) ;;
   --aarch64)
     grep -qx 'ID=debian' /etc/os-release 2>/dev/null ||
       { echo "scripts/deps.sh --aarch64 takes libraries from Debian's archive: use a Debian 12" >&2; exit 2; }
     packages+=(g++-aarch64-linux-gnu qemu-user jq zstd) ;;
   --packages) packages+=(dpkg-dev zstd mmdebstrap python3-venv) ;;
-  *) echo "usage: scripts/deps.sh [--demo | --clang | --coverage | --aarch64 | --packages]" >&2; exit 2 ;;
+  *) echo "usage: scripts/deps.sh [--build | --demo | --clang | --coverage | --aarch64 | --packages]" >&2; exit 2 ;;
 esac
 
 installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed'; }

@@ -4,8 +4,8 @@
 #   wheel  the Python package, with program and libraries: ingot_convert-VERSION-py3-none-TAG.whl
 #   tar    all that is installed, with every library but glibc: ingot-VERSION-linux-MACHINE.tar.zst
 #   deb    ingot and ingot-mpi for this Debian; not of a build for another processor
-# and all of them unless told. The same build gives the same bytes; their date is SOURCE_DATE_EPOCH, else the commit's.
-# Needs scripts/deps.sh --packages; the wheel only what scripts/deps.sh installs.
+# and all of them unless told. It says what it made, and how that is installed. The same build gives the same bytes;
+# their date is SOURCE_DATE_EPOCH, else the commit's. Needs scripts/deps.sh --build; the wheel only scripts/deps.sh.
 set -euo pipefail
 source=$(realpath "$(dirname "$0")/..")
 build=$(realpath "${1:-$source/build/release}")
@@ -53,6 +53,10 @@ pack_wheel() {
   bundle --into ingot/lib --leave libstdc++.so.6 --leave libgcc_s.so.1 \
     --notices notices ingot/bin/ingot ingot/lib/libingot.so.1
   cp "$source/LICENSE" notices/licences
+  # Without the library's header a wheel has no use for the rest.
+  mkdir -p data/share/ingot
+  cp -r "$program"/share/{man,bash-completion,fish,zsh} data/share 2>/dev/null || true  # none, of another processor's
+  cp -r "$program"/share/ingot/{kubernetes,recipes,schema,slurm} data/share/ingot
   "$source/scripts/packages/wheel.py" . "$machine" "$out"
 }
 
@@ -89,7 +93,11 @@ pack_deb() {
     find "$tree/usr" -type f -printf '%s\n' |
       awk '{ n += int(($1 + 1023) / 1024) } END { print "Installed-Size: " n }'
     printf '%s\n' "${@//\{\}/$libraries}"
-    printf 'Description: %s\n It turns a released checkpoint into the one that an engine loads.\n' "$synopsis"
+    printf 'Description: %s\n' "$synopsis"
+    printf ' %s\n' "It turns the released checkpoint of a language model into the one that an engine" \
+      "loads: in another number format (FP8, INT8, INT4, NVFP4, MXFP4), cut for the ranks" \
+      "of a cluster, or both in one pass. It needs no GPU, works in bounded memory, and" \
+      "says whether the result is still the same model."
   } >"$tree/DEBIAN/control"
   (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
   find "$tree" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
@@ -102,6 +110,9 @@ pack_debs() {
   mkdir -p "$tree"/{DEBIAN,usr/lib/{"$triplet",python3/dist-packages/ingot}} "$work/ingot-mpi/usr/lib"
   cp -r "$program"/{bin,include,share} "$tree/usr"
   cp -P "$program"/lib/libingot.so* "$tree/usr/lib/$triplet"
+  mkdir "$tree/usr/lib/$triplet/pkgconfig"
+  sed "s|^prefix=.*|prefix=/usr|; s|^libdir=.*|&/$triplet|" "$program/share/ingot/ingot.pc" |
+    tee "$tree/usr/lib/$triplet/pkgconfig/ingot.pc" >"$tree/usr/share/ingot/ingot.pc"
   cp "${modules[@]}" "$tree/usr/lib/python3/dist-packages/ingot"
   (cd "$tree" && bundle --notices usr/share/doc/ingot usr/bin/ingot "usr/lib/$triplet/libingot.so.$version")
   rm "$tree/usr/share/doc/ingot/LICENSE"  # Debian has one
@@ -120,11 +131,21 @@ pack_debs() {
     "Recommends: openmpi-bin"
 }
 
+# made FILE COMMAND...: says what was made, and what installs it.
+made() { printf '%s (%s): %s\n' "$1" "$(du -h --apparent-size "$1" | cut -f1)" "${*:2}"; }
+
 for kind in "${kinds[@]}"; do
   case $kind in
     wheel) (pack_wheel) ;;
     tar) (pack_tar) ;;
     deb) (pack_debs) ;;
     *) echo "usage: scripts/package.sh [BUILD [OUT [wheel | tar | deb]...]]" >&2; exit 2 ;;
+  esac
+done
+for kind in "${kinds[@]}"; do
+  case $kind in
+    wheel) for file in "$out/ingot_convert-$version"-*"$machine.whl"; do made "$file" pip install "$file"; done ;;
+    tar) made "$out/ingot-$version-linux-$machine.tar.zst" tar xf "$out/ingot-$version-linux-$machine.tar.zst" ;;
+    deb) for file in "$out"/ingot{,-mpi}_"${version}"_*.deb; do [ ! -e "$file" ] || made "$file" apt install "$file"; done ;;
   esac
 done

@@ -8,8 +8,8 @@ version=${1#v}
 
 grep -qE "^project\(ingot VERSION ${version//./\\.}[ )]" CMakeLists.txt ||
   { echo "CMakeLists.txt has another version than $1" >&2; exit 1; }
-grep -qx "version = \"$version\"" python/pyproject.toml ||
-  { echo "python/pyproject.toml has another version than $1" >&2; exit 1; }
+grep -qx "version = \"$version\"" pyproject.toml ||
+  { echo "pyproject.toml has another version than $1" >&2; exit 1; }
 notes=$(awk -v section="## [$version] - " '
   index($0, "## ") == 1 { inside = index($0, section) == 1; next }
   inside' CHANGELOG.md)

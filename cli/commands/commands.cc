@@ -15,31 +15,27 @@ constexpr std::array kAllCommands = {
     Command{.name = "inspect",
             .summary = "show parameters, dtypes, schemes, layers and files of a checkpoint",
             .declare = declare_inspect,
-            .main_options =
-                "--tensors --gpu --count --gpu-memory --to --tp --ep --kv-cache "
-                "--context --json"},
-    Command{.name = "check",
-            .summary = "find everything wrong with a checkpoint, all at once",
-            .declare = declare_check,
-            .main_options =
-                "--engine --tp --deep --no-hashes --source-of --family --threads --json"},
+            .main_options = "--tensors --gpu --count --gpu-memory --to --tp --ep --kv-cache "
+                            "--context --json"},
+    Command{
+        .name = "check",
+        .summary = "find everything wrong with a checkpoint, all at once",
+        .declare = declare_check,
+        .main_options = "--engine --tp --deep --no-hashes --source-of --family --threads --json"},
     Command{.name = "calibrate",
             .summary = "measure the inputs of a model's linear layers while it reads a text",
             .declare = declare_calibrate,
-            .main_options =
-                "--text --out --max-tokens --mem-limit --threads --progress"},
+            .main_options = "--text --out --max-tokens --mem-limit --threads --progress"},
     Command{.name = "balance",
             .summary = "share experts out to ranks by the tokens that a text gives them",
             .declare = declare_balance,
-            .main_options =
-                "--text --loads --ep --slots --nodes --out --max-tokens --mem-limit "
-                "--html --json"},
+            .main_options = "--text --loads --ep --slots --nodes --out --max-tokens --mem-limit "
+                            "--html --json"},
     Command{.name = "convert",
             .summary = "make the checkpoint to deploy from the checkpoint as released",
             .declare = declare_convert,
-            .main_options =
-                "--to --for --rule --recipe --dry-run --resume --tp --ep --verify "
-                "--mem-limit",
+            .main_options = "--to --for --rule --recipe --dry-run --resume --tp --ep --verify "
+                            "--mem-limit",
             .resumes = true},
     Command{.name = "join",
             .summary = "publish a conversion whose parts ran on many hosts",
@@ -47,41 +43,35 @@ constexpr std::array kAllCommands = {
     Command{.name = "merge",
             .summary = "put the slices of ranks together again, bit for bit",
             .declare = declare_merge,
-            .main_options =
-                "--dry-run --resume --force --max-shard-size --mem-limit --threads "
-                "--progress --json",
+            .main_options = "--dry-run --resume --force --max-shard-size --mem-limit --threads "
+                            "--progress --json",
             .resumes = true},
     Command{.name = "repair",
             .summary = "correct the JSON about a checkpoint's weights, and scales of fused weights",
             .declare = declare_repair,
-            .main_options =
-                "--dry-run --resume --force --allow --dialect --links --mem-limit "
-                "--threads --progress --json",
+            .main_options = "--dry-run --resume --force --allow --dialect --links --mem-limit "
+                            "--threads --progress --json",
             .resumes = true},
     Command{.name = "verify",
             .summary = "tell whether a checkpoint is still the same model, and may ship",
             .declare = declare_verify,
-            .main_options =
-                "--levels --require --thresholds --prompts --text --sample --mem-limit "
-                "--worst --html --json"},
+            .main_options = "--levels --require --thresholds --prompts --text --sample --mem-limit "
+                            "--worst --html --json"},
     Command{.name = "compare",
             .summary = "tell which of two outputs is closer to their source, where, by how much",
             .declare = declare_compare,
-            .main_options =
-                "--reference --levels --prompts --text --sample --mem-limit --worst "
-                "--html --json"},
+            .main_options = "--reference --levels --prompts --text --sample --mem-limit --worst "
+                            "--html --json"},
     Command{.name = "generate",
             .summary = "answer prompts with exactly the files to be deployed",
             .declare = declare_generate,
-            .main_options =
-                "--prompt --interactive --prompts --system --greedy --temperature "
-                "--max-new-tokens --profile --mem-limit --ranks"},
+            .main_options = "--prompt --interactive --prompts --system --greedy --temperature "
+                            "--max-new-tokens --profile --mem-limit --ranks"},
     Command{.name = "synth",
             .summary = "write a valid random checkpoint, the same for the same seed",
             .declare = declare_synth,
-            .main_options =
-                "--family --config --like --seed --layers --experts --scheme --shards "
-                "--threads"},
+            .main_options = "--family --config --like --seed --layers --experts --scheme --shards "
+                            "--threads"},
     Command{.name = "list",
             .summary =
                 "list schemes, dialects, families, layouts, recipes, roles, forms that engines "

@@ -189,13 +189,13 @@ std::vector<SchemeFit> fits_of_schemes(const FitFlags& flags, const formats::Che
   };
   std::vector<SchemeFit> fits;
   for (const std::string_view to : {"bf16", "fp8", "int8", "int4", "nvfp4"}) {
-    SchemeFit& row = fits.emplace_back(SchemeFit{
-        .to = to,
-        .computed = has(gpu.native, to)        ? "natively"
-                    : has(gpu.weight_only, to) ? "in BF16, from decoded weights"
-                    : has(gpu.refused, to)     ? "refused by vLLM 0.32"
-                                               : "not tried",
-        .fit = {}});
+    SchemeFit& row = fits.emplace_back(
+        SchemeFit{.to = to,
+                  .computed = has(gpu.native, to)        ? "natively"
+                              : has(gpu.weight_only, to) ? "in BF16, from decoded weights"
+                              : has(gpu.refused, to)     ? "refused by vLLM 0.32"
+                                                         : "not tried",
+                  .fit = {}});
     FitFlags asked = flags;
     asked.target.options["--to"] = to;
     try {

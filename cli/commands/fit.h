@@ -30,7 +30,8 @@ void declare_fit(FlagTable& table, FitFlags& flags);
 
 /// True if a number of GPUs was given, and no form for the weights.
 bool asks_for_schemes(const FitFlags& flags);
-/// The fits of the checkpoint on --count GPUs in each of some schemes. REQUIRES: asks_for_schemes().
+/// The fits of the checkpoint on --count GPUs in each of some schemes. REQUIRES:
+/// asks_for_schemes().
 std::vector<SchemeFit> fits_of_schemes(const FitFlags& flags, const formats::Checkpoint& source);
 
 /// Plans the conversion that was asked for, or none, cut for the ranks that were asked for, and

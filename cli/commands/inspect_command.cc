@@ -153,8 +153,8 @@ int run_inspect(const InspectFlags& flags) {
   int code = kExitDone;
   if (asks_for_schemes(flags.fit)) {
     const std::vector<SchemeFit> fits = fits_of_schemes(flags.fit, checkpoint);
-    const bool fits_somehow = std::ranges::any_of(
-        fits, [](const SchemeFit& row) { return row.fit && row.fit->fits(); });
+    const bool fits_somehow =
+        std::ranges::any_of(fits, [](const SchemeFit& row) { return row.fit && row.fit->fits(); });
     json["passed"] = fits_somehow;
     if (!fits_somehow) code = kExitBelowThreshold;
     text = scheme_fits_text(fits);

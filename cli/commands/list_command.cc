@@ -201,9 +201,9 @@ Json rule_rows() {
 
 Json gpu_rows() {
   return json_list(kGpus, [](const Gpu& gpu) -> Json {
-    return {{"name", gpu.name},           {"memory_mib", gpu.memory_mib},
-            {"native", gpu.native},       {"weight_only", gpu.weight_only},
-            {"refused", gpu.refused},     {"summary", gpu.summary}};
+    return {{"name", gpu.name},       {"memory_mib", gpu.memory_mib},
+            {"native", gpu.native},   {"weight_only", gpu.weight_only},
+            {"refused", gpu.refused}, {"summary", gpu.summary}};
   });
 }
 
@@ -228,8 +228,7 @@ Json option_rows() {
     for (const FlagTable::Row& row : command.table->rows) {
       const Flag& flag = row.flag;
       std::string value = takes_value(flag) ? value_of(flag) : "";
-      if (!flag.rule.choices.empty())
-        value = fmt::format("{}", fmt::join(flag.rule.choices, ", "));
+      if (!flag.rule.choices.empty()) value = fmt::format("{}", fmt::join(flag.rule.choices, ", "));
       rows.push_back({{"option", flag.name},
                       {"command", command.name},
                       {"value", std::move(value)},
@@ -403,15 +402,16 @@ std::function<int()> declare_list(FlagTable& table) {
                                  {"more", &flags->more, "only those that name these too"}});
   table.add(FlagGroup::kSource,
             {family_flag(&flags->family, kFamilyHelp), family_file_flag(&flags->family)});
-  table.add(FlagGroup::kReport, {json_flag(&answer().is_json),
-                                 {"--yaml",
-                                  &flags->yaml,
-                                  "list families NAME, list recipes NAME: as a file, to copy and change",
-                                  {.excludes = {"--json"}}},
-                                 {"--markdown",
-                                  &flags->markdown,
-                                  "a table in Markdown, as docs/ have it",
-                                  {.excludes = {"--json", "--yaml"}}}});
+  table.add(FlagGroup::kReport,
+            {json_flag(&answer().is_json),
+             {"--yaml",
+              &flags->yaml,
+              "list families NAME, list recipes NAME: as a file, to copy and change",
+              {.excludes = {"--json"}}},
+             {"--markdown",
+              &flags->markdown,
+              "a table in Markdown, as docs/ have it",
+              {.excludes = {"--json", "--yaml"}}}});
   table.footer =
       "Examples:\n"
       "  ingot list schemes\n"

@@ -11,14 +11,15 @@ namespace ingot::cli {
 struct Gpu {
   std::string_view name;
   std::uint64_t memory_mib;
-  std::string_view native;       ///< schemes in whose numbers its matrix units multiply
-  std::string_view weight_only;  ///< schemes of which engines decode the weights, and multiply in BF16
-  std::string_view refused;      ///< schemes that vLLM 0.32 refuses there
+  std::string_view native;  ///< schemes in whose numbers its matrix units multiply
+  std::string_view
+      weight_only;           ///< schemes of which engines decode the weights, and multiply in BF16
+  std::string_view refused;  ///< schemes that vLLM 0.32 refuses there
   std::string_view summary;
 };
 
-// Native: the makers' data sheets. Weight-only and refused: read in vLLM's kernels (Marlin takes FP8
-// below capability 8.9, and FP4 below 10.0; dispatch_scaled_mm() has no INT8 from 10.0 on).
+// Native: the makers' data sheets. Weight-only and refused: read in vLLM's kernels (Marlin takes
+// FP8 below capability 8.9, and FP4 below 10.0; dispatch_scaled_mm() has no INT8 from 10.0 on).
 inline constexpr std::array kGpus = {
     Gpu{"a100", 81920, "bf16, f16, int8", "fp8, int4, nvfp4, mxfp4", "", "A100, sold as 80 GB"},
     Gpu{"l40s", 46068, "bf16, f16, fp8, int8", "int4, nvfp4, mxfp4", "", "L40S, sold as 48 GB"},

@@ -247,8 +247,7 @@ std::string scheme_fits_text(std::span<const SchemeFit> fits) {
     const auto tokens = fit.tokens();
     table.rows.push_back(
         {row.to, bytes_text(fit.weight_bytes),
-         fit.fits() ? "yes"
-                    : fmt::format("no: {} too much", bytes_text(used - fit.usable_bytes())),
+         fit.fits() ? "yes" : fmt::format("no: {} too much", bytes_text(used - fit.usable_bytes())),
          tokens ? count_text(*tokens) : "?", row.computed});
   }
   return table_text(table, report_width()) + obstacles;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes a wheel of a folder. Usage: wheel.py FOLDER MACHINE OUT
 
-FOLDER has the package `ingot`, and licences and SBOM in notices/. The tag is the one that auditwheel grants: the oldest
+FOLDER has the package `ingot`, licences and SBOM in notices/, and in data/ what is installed below the environment. The tag is the one that auditwheel grants: the oldest
 glibc that has every symbol the files ask for, with a libstdc++ of its time."""
 
 import base64
@@ -36,7 +36,7 @@ def platform(files, machine):
 
 
 def main(folder, machine, out):
-    project = tomllib.loads((SOURCE / "python/pyproject.toml").read_text())["project"]
+    project = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]
     name, version = project["name"].replace("-", "_"), project["version"]
     info = f"{name}-{version}.dist-info"
     packed = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -44,19 +44,26 @@ def main(folder, machine, out):
     files = []
     for path in packed:
         place = path.relative_to(folder).as_posix()
-        for ours, theirs in (("notices/licences/", "licenses"), ("notices/", "sboms")):
+        for ours, theirs in (("notices/licences/", f"{info}/licenses"), ("notices/", f"{info}/sboms"),
+                             ("data/", f"{name}-{version}.data/data")):
             if place.startswith(ours):
-                place = f"{info}/{theirs}/{place.removeprefix(ours)}"
+                place = f"{theirs}/{place.removeprefix(ours)}"
         files.append((place, path.read_bytes(), 0o755 if os.access(path, os.X_OK) else 0o644))
     files.sort()
     licences = sorted(place.partition("/licenses/")[2] for place, _, _ in files if "/licenses/" in place)
     metadata = (f"Metadata-Version: 2.4\nName: {project['name']}\nVersion: {version}\n"
-                f"Summary: {project['description']}\nLicense-Expression: {project['license']['text']}\n"
+                f"Summary: {project['description']}\nLicense-Expression: {project['license']}\n"
                 + "".join(f"License-File: {place}\n" for place in licences)
-                + f"Requires-Python: {project['requires-python']}\n")
+                + "".join(f"Author: {author['name']}\n" for author in project["authors"])
+                + f"Keywords: {','.join(project['keywords'])}\n"
+                + "".join(f"Classifier: {one}\n" for one in project["classifiers"])
+                + f"Requires-Python: {project['requires-python']}\nDescription-Content-Type: text/markdown\n")
     for extra, needed in project["optional-dependencies"].items():
         metadata += f"Provides-Extra: {extra}\n"
         metadata += "".join(f"Requires-Dist: {one}; extra == '{extra}'\n" for one in needed)
+    # An index shows the text without the files next to it: their links become words.
+    readme = re.sub(r"(?m)^!\[[^\]]*\]\([^)]*\)\n\n", "", (SOURCE / project["readme"]).read_text())
+    metadata += "\n" + re.sub(r"\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", readme)
     scripts = "[console_scripts]\n" + "".join(f"{k} = {v}\n" for k, v in project["scripts"].items())
     files += [(f"{info}/METADATA", metadata.encode(), 0o644),
               (f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: ingot\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(),

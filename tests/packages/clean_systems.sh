@@ -108,9 +108,11 @@ install python3-minimal libpython3-stdlib
 inside python3 -c 'import ingot; print(len(ingot.open("/packages/tiny-v32")), ingot.__file__)'
 [ -e "$root/usr/share/man/man1/ingot-convert.1.gz" ] || fail "no manual page"
 [ -e "$root/usr/share/bash-completion/completions/ingot" ] || fail "no completion"
-[ -e "$root/usr/share/doc/ingot/schema/verify.json" ] || fail "no schema"
-gcc -I"$root/usr/include" "$source/examples/c/convert.c" -o "$root/packages/c_example" \
-  -L"$root/usr/lib/$(gcc -dumpmachine)" -lingot -Wl,--allow-shlib-undefined
+[ -e "$root/usr/share/ingot/schema/verify.json" ] || fail "no schema"
+read -ra flags < <(PKG_CONFIG_SYSROOT_DIR=$root PKG_CONFIG_PATH=$root/usr/lib/$(gcc -dumpmachine)/pkgconfig \
+  pkg-config --cflags --libs ingot)
+gcc "$root/usr/share/ingot/c/convert.c" -o "$root/packages/c_example" "${flags[@]}" -Wl,--allow-shlib-undefined
+[ "$(dpkg-deb -f "$(ls "$work"/packages/ingot_*.deb)" Description | wc -l)" -gt 3 ] || fail "a short description"
 quietly inside /packages/c_example /packages/tiny-v32 /packages/by-c bf16
 holds "apt installs the program, the library with its header, the Python module, manual pages and completions"
 

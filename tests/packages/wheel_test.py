@@ -16,7 +16,7 @@ import unittest
 import zipfile
 
 BUILD, EXAMPLE = (os.path.abspath(path) for path in sys.argv[1:3])
-SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/package.sh")
+SOURCE = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
 DATE = 1700000000
 # Libraries that every Linux with this glibc has: glibc, and the runtime of GCC that belongs to the process.
 OF_THE_SYSTEM = {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", "libstdc++.so.6",
@@ -37,8 +37,19 @@ class WheelTest(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp()
         cls.addClassCleanup(shutil.rmtree, cls.folder)
-        subprocess.run([SCRIPT, BUILD, cls.folder, "wheel"], check=True,
-                       env={**os.environ, "SOURCE_DATE_EPOCH": str(DATE)})
+        cls.clone = tempfile.mkdtemp()
+        cls.addClassCleanup(shutil.rmtree, cls.clone)
+        # A clone that is built already, for the backend of `pip install .`.
+        shutil.copytree(f"{SOURCE}/scripts", f"{cls.clone}/scripts")
+        for name in ("pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md", "python"):
+            os.symlink(f"{SOURCE}/{name}", f"{cls.clone}/{name}")
+        os.mkdir(f"{cls.clone}/build")
+        os.symlink(BUILD, f"{cls.clone}/build/release")
+        if os.path.exists(f"{SOURCE}/build/aarch64-root"):
+            os.symlink(f"{SOURCE}/build/aarch64-root", f"{cls.clone}/build/aarch64-root")
+        with open(f"{cls.clone}/scripts/build.sh", "w", encoding="utf-8") as file:
+            file.write('#!/bin/sh\necho "$@" > built\n')
+        cls.said = cls.backend(f"print('wheel', backend.build_wheel({cls.folder!r}))", check=True)
         (cls.wheel,) = os.listdir(cls.folder)
         os.chdir(cls.folder)
         with zipfile.ZipFile(cls.wheel) as archive:
@@ -49,6 +60,15 @@ class WheelTest(unittest.TestCase):
         (cls.info,) = glob.glob("*.dist-info")
         with open(f"{cls.info}/sboms/ingot.spdx.json", encoding="utf-8") as file:
             cls.sbom = json.load(file)
+
+    @classmethod
+    def backend(cls, code, path=os.environ["PATH"], check=False):
+        """Runs code with the backend of that clone."""
+        done = subprocess.run([sys.executable, "-c", f"import backend; {code}"], check=check, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              env={**os.environ, "PATH": path, "SOURCE_DATE_EPOCH": str(DATE),
+                                   "PYTHONPATH": f"{cls.clone}/scripts/packages", "PYTHONDONTWRITEBYTECODE": "1"})
+        return done.stdout
 
     def read(self, name):
         with open(f"{self.info}/{name}", encoding="utf-8") as file:
@@ -70,6 +90,39 @@ class WheelTest(unittest.TestCase):
             expected = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
             self.assertEqual(digest, f"sha256={expected}")
             self.assertEqual(int(size), len(data))
+
+    def test_pip_builds_it_in_a_clone(self):
+        with open(f"{self.clone}/built", encoding="utf-8") as file:
+            self.assertEqual(file.read(), "release ingot_cli ingot_shared\n")
+        self.assertIn(f"wheel {self.wheel}\n", self.said)
+        with open(f"{SOURCE}/pyproject.toml", encoding="utf-8") as file:
+            self.assertRegex(file.read(), r'build-backend = "backend"\nbackend-path = \["scripts/packages"\]')
+
+    def test_pip_says_what_to_do_where_it_cannot(self):
+        said = self.backend("backend.build_wheel('.')", path="/nowhere").splitlines()
+        self.assertRegex(said[-1], "^error: there is no cmake: run scripts/deps.sh")
+        self.assertEqual(len(said), 1)
+
+    def test_it_is_told_with_its_command(self):
+        self.assertRegex(self.said, rf"{self.wheel} \(\d+(\.\d+)?M\): pip install \S*{self.wheel}\n")
+
+    def test_its_metadata_is_whole(self):
+        metadata = email.message_from_string(self.read("METADATA"))
+        self.assertEqual(metadata["Description-Content-Type"], "text/markdown")
+        self.assertTrue(metadata.get_payload().lstrip().startswith("# ingot"))
+        self.assertNotRegex(metadata.get_payload(), r"\]\((?!http)")
+        self.assertGreater(len(metadata.get_all("Classifier")), 8)
+        for key in ("Summary", "Keywords", "Author", "Requires-Python", "Provides-Extra"):
+            self.assertTrue(metadata[key], key)
+
+    def test_it_has_what_an_environment_shares(self):
+        shared = glob.glob("*.data/data/share/")[0]
+        wanted = ["ingot/schema/verify.json", "ingot/slurm/convert.sbatch", "ingot/kubernetes/convert.yaml",
+                  "ingot/recipes/mtp-kept.yaml"]
+        if "x86_64" in self.wheel or os.uname().machine != "x86_64":
+            wanted += ["man/man1/ingot-convert.1", "bash-completion/completions/ingot"]
+        for name in wanted:
+            self.assertTrue(os.path.exists(shared + name), name)
 
     def test_its_dates_are_those_told(self):
         self.assertEqual({entry.date_time for entry in self.entries.values()}, {(2023, 11, 14, 22, 13, 20)})
@@ -144,6 +197,35 @@ class WheelTest(unittest.TestCase):
         rows = ("commit +\\S", "compiler +\\w+ \\d", "SIMD targets +\\w")
         for row in (rf"^ingot {told.split()[1]}\n", *(rf"\n  {row}" for row in rows)):
             self.assertRegex(version, row)
+
+
+class InstallTest(unittest.TestCase):
+    def test_share_has_what_a_user_looks_for(self):
+        with tempfile.TemporaryDirectory() as prefix:
+            subprocess.run(["cmake", "--install", BUILD, "--prefix", prefix], check=True, stdout=subprocess.DEVNULL)
+            for name in ("c/convert.c", "ingot.pc", "kubernetes/convert.yaml", "recipes/mtp-kept.yaml",
+                         "schema/verify.json", "slurm/convert.sbatch"):
+                self.assertTrue(os.path.exists(f"{prefix}/share/ingot/{name}"), name)
+            for folder in ("share/ingot", "lib/pkgconfig"):
+                told = subprocess.run(["pkg-config", "--cflags", "--libs", "ingot"], check=True, text=True,
+                                      stdout=subprocess.PIPE,
+                                      env={**os.environ, "PKG_CONFIG_PATH": f"{prefix}/{folder}"}).stdout.split()
+                header, library = (os.path.realpath(word[2:]) for word in told[:2])
+                self.assertTrue(os.path.exists(f"{header}/ingot/ingot.h"), told)
+                self.assertTrue(os.path.exists(f"{library}/libingot.so"), told)
+                self.assertEqual(told[2], "-lingot")
+
+
+class DockerfileTest(unittest.TestCase):
+    def test_its_steps_exist(self):
+        with open(f"{SOURCE}/Dockerfile", encoding="utf-8") as file:
+            text = file.read()
+        self.assertEqual(len(re.findall(r"(?m)^FROM debian:12", text)), 2)
+        for script in re.findall(r"scripts/\w+\.sh", text):
+            self.assertTrue(os.access(f"{SOURCE}/{script}", os.X_OK), script)
+        with open(f"{SOURCE}/scripts/deps.sh", encoding="utf-8") as file:
+            self.assertIn("  --build) ", file.read())
+        self.assertIn("deps.sh --build", text)
 
 
 if __name__ == "__main__":

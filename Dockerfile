@@ -1,0 +1,18 @@
+# Two stages: the first builds the package of Debian 12 from this clone, the second has only it and what it needs.
+#   docker build -t ingot .
+#   docker run --rm -v /models:/models ingot convert /models/DeepSeek-V3.2 /models/V3.2-nvfp4 --to nvfp4 --for vllm
+FROM debian:12 AS build
+# git tells the commit, whose date the package has.
+RUN apt-get update -q && apt-get install -q -y --no-install-recommends git ca-certificates
+WORKDIR /ingot
+COPY scripts/deps.sh scripts/
+RUN scripts/deps.sh --build
+COPY . .
+RUN git config --global --add safe.directory /ingot && scripts/build.sh release ingot_cli ingot_shared
+RUN scripts/package.sh build/release /packages deb
+
+FROM debian:12-slim
+RUN --mount=from=build,source=/packages,target=/packages \
+    apt-get update -q && apt-get install -q -y --no-install-recommends /packages/ingot_*.deb && rm -rf /var/lib/apt/lists/*
+ENTRYPOINT ["ingot"]
+CMD ["help"]
