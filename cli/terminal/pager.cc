@@ -17,7 +17,7 @@ void show_page(std::string_view text) {
   const char* const program = std::getenv("PAGER");
   std::FILE* pipe = nullptr;
   if (program != nullptr && *program != '\0' && ::isatty(STDOUT_FILENO) == 1) {
-    // As other programs do: colours are shown, and a page that fits the screen stays on it.
+    // Colours are shown, and a page that fits the screen stays on it.
     ::setenv("LESS", "FRX", 0);
     std::cout.flush();
     pipe = ::popen(program, "w");

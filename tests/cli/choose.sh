@@ -17,8 +17,8 @@ json inspect "$example" --tensors 'layers:last & role:shared-experts'
 holds "[t['layer'] for t in d['tensors']] == [4, 4, 4]"
 expect 0 "role:mlp" "$ingot" list roles
 expect 0 "role:embedding" "$ingot" list roles "$example" --markdown
-expect 2 "belongs to ingot list roles" "$ingot" list schemes "$example"
-expect 2 "belongs to a directory" "$ingot" list roles --family generic
+expect 2 "no row of schemes has" "$ingot" list schemes "$example"
+expect 2 "belongs to ingot list roles DIR" "$ingot" list roles --family generic
 expect 2 "groups are experts" "$ingot" convert "$example" "$work/none" --rule role:expert=int8
 expect 2 "ingot list roles DIR" "$ingot" convert "$example" "$work/none" --rule 'layers:0 & role:experts=int8'
 printf 'rules:\n- {match: "layers:0-1 &", scheme: bf16}\n' >"$work/bad.yaml"
