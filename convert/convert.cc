@@ -81,10 +81,10 @@ void allow_as_recorded(const std::filesystem::path& directory, Allowances& allow
   }
 }
 
-SourceFacts read_source_facts(const Checkpoint& source) {
+SourceFacts read_source_facts(const Checkpoint& source, const std::string& base_model) {
   return {.quantization = remembered_quantization(source),
           .has_head_apart = formats::has_head_apart(source),
-          .card = read_source_card(source)};
+          .card = read_source_card(source, base_model)};
 }
 
 Plan plan_conversion(const Checkpoint& source, Recipe recipe, const PlanOptions& options) {
@@ -94,8 +94,8 @@ Plan plan_conversion(const Checkpoint& source, Recipe recipe, const PlanOptions&
   choose_for_engine(recipe, source, *options.layout);
   add_default_rules(recipe, source.family(), source.config(), target_dialect(recipe, source),
                     formats::narrower_dtype(source), formats::has_plain_only(source));
-  Plan plan =
-      plan_with_alike_experts(source, std::move(recipe), options, read_source_facts(source));
+  SourceFacts facts = read_source_facts(source, recipe.choices.base_model);
+  Plan plan = plan_with_alike_experts(source, std::move(recipe), options, std::move(facts));
   // A plain copy is accepted as its source was, and its records tell the next reader so.
   if (plan.is_copy()) allow_as_recorded(source.directory(), plan.recipe.allow);
   return plan;

@@ -20,7 +20,8 @@ void allow_as_recorded(const std::filesystem::path& directory, Allowances& allow
 /// Reads the facts that a plan needs in addition to the opened checkpoint: the manifest, and of a
 /// model whose config says that its head is the embedding both, where they are stored; and its
 /// card.
-SourceFacts read_source_facts(const formats::Checkpoint& source);
+SourceFacts read_source_facts(const formats::Checkpoint& source,
+                              const std::string& base_model = {});
 
 /// Reads the facts that a plan needs in addition to the opened checkpoint, and makes the plan in
 /// the dialect that the recipe asks for. A copy has the allowances of its source. Throws,

@@ -196,6 +196,9 @@ void declare_target(FlagTable& table, ConvertOptions& options) {
            options.target, "--experts",
            "routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor "
            "per expert and projection); default: as loaders of the target read them"),
+       choice(options.target, "--base-model",
+              "ORG/NAME of the source on the hub, for the model card (default: its name in the "
+              "hub's cache, else that of its own card)"),
        {"--max-shard-size",
         &options.max_shard_size,
         "re-shard into files of at most this size (default: keep the source's files and their "

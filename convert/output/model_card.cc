@@ -210,9 +210,8 @@ std::string model_card_text(const Plan& plan, std::span<const engines::EngineVer
   text +=
       fmt::format("\n# {} in {}\n\n", base.empty() ? "A model" : base.substr(base.find('/') + 1),
                   fmt::join(number_words(plan), ", "));
-  text += base.empty() ? "Made"
-                       : fmt::format("Made from [{0}](https://huggingface.co/{0}) at {1}", base,
-                                     source.commit);
+  text += base.empty() ? "Made" : fmt::format("Made from [{0}](https://huggingface.co/{0})", base);
+  if (!source.commit.empty()) text += " at " + source.commit;
   text += fmt::format(" by ingot {}:\n\n```sh\n{}\n```\n\n", kVersion,
                       recipe_command(plan.recipe, base.empty() ? "IN" : base));
   text += changes_table(plan);

@@ -12,6 +12,7 @@
 
 #include "convert/recipe/default_recipes.h"
 #include "convert/recipe/engine_choice.h"
+#include "convert/recipe/source_card.h"
 #include "convert/recipe/statistics.h"
 #include "engines/versions/versions.h"
 #include "formats/base/error.h"
@@ -396,6 +397,14 @@ std::string_view parse_dialect(std::string_view word) {
   return require_dialect(word, "--dialect").name;
 }
 
+std::string parse_base_model(std::string_view word) {
+  if (!is_hub_model(word)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--base-model '{}' is no name of a model on the hub (ORG/NAME)", word);
+  }
+  return std::string(word);
+}
+
 constexpr RecipeOption kOptions[] = {
     {"--to", {}, take_to},
     {"--mtp", kMtpPolicies, take_mtp},
@@ -408,6 +417,7 @@ constexpr RecipeOption kOptions[] = {
     {"--via", kVias, take_word<&Choices::via, kVias>},
     {"--input-scale", {}, take_parsed<&Choices::input_scale, parse_input_scale>},
     {"--experts", kExpertChoices, take_word<&Choices::experts, kExpertChoices>},
+    {"--base-model", {}, take_parsed<&Choices::base_model, parse_base_model>},
 };
 
 }  // namespace
@@ -452,6 +462,7 @@ Json Choices::to_json() const {
                {"via", word_of(kVias, via)},
                {"quantize_attention", quantize_attention}};
   if (group_size) json["group_size"] = *group_size;
+  if (!base_model.empty()) json["base_model"] = base_model;
   if (experts) json["experts"] = word_of(kExpertChoices, *experts);
   if (engine != nullptr) json["for"] = std::string(engine->word);
   if (input_scale) json["input_scale"] = *input_scale;

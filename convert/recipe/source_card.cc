@@ -68,10 +68,6 @@ bool is_short(const std::vector<std::string>& values) {
          });
 }
 
-bool is_model(const std::string& text) {
-  return text.find('@') == std::string::npos && formats::parse_hub_name(text).has_value();
-}
-
 void take_matter(const Yaml& matter, SourceCard& card) {
   if (!matter.is_map()) matter.refuse("front matter is not a map");
   for (const std::string_view key : kKeptKeys) {
@@ -82,7 +78,7 @@ void take_matter(const Yaml& matter, SourceCard& card) {
           {.key = std::string(key), .values = std::move(values), .is_list = value->is_list()});
   }
   std::vector<std::string> models = texts_of(matter.find("base_model"));
-  if (!card.base_models.empty() || !is_short(models) || !std::ranges::all_of(models, is_model))
+  if (!card.base_models.empty() || !is_short(models) || !std::ranges::all_of(models, is_hub_model))
     return;
   card.base_models = std::move(models);
   // A model that was tuned is not its base in other numbers, whatever becomes of its own.
@@ -92,7 +88,14 @@ void take_matter(const Yaml& matter, SourceCard& card) {
 
 // The name of the source itself. A download to a folder (.cache/huggingface) keeps commits, no
 // names. `_name_or_path` is the model that was loaded before this one was saved, tuned or not.
-void take_names(const formats::Checkpoint& source, SourceCard& card) {
+void take_names(const formats::Checkpoint& source, const std::string& base_model,
+                SourceCard& card) {
+  if (!base_model.empty()) {
+    card.base_models = {base_model};
+    card.is_named = true;
+    card.relation = kQuantized;
+    return;
+  }
   if (const auto snapshot = formats::hub_snapshot_at(source.directory())) {
     card.base_models = {snapshot->model};
     card.commit = snapshot->commit;
@@ -103,15 +106,20 @@ void take_names(const formats::Checkpoint& source, SourceCard& card) {
     return;
   }
   const formats::Json& path = formats::json_member(*source.config().raw, "_name_or_path");
-  if (path.is_string() && is_model(path.get<std::string>()))
+  if (path.is_string() && is_hub_model(path.get<std::string>()))
     card.base_models = {path.get<std::string>()};
 }
 
 }  // namespace
 
-SourceCard read_source_card(const formats::Checkpoint& source) {
+bool is_hub_model(std::string_view name) {
+  return name.find('@') == std::string_view::npos &&
+         formats::parse_hub_name(std::string(name)).has_value();
+}
+
+SourceCard read_source_card(const formats::Checkpoint& source, const std::string& base_model) {
   SourceCard card;
-  take_names(source, card);
+  take_names(source, base_model, card);
   const auto& files = source.side_files();
   const auto readme = std::ranges::find(files, kCardName, &formats::SideFile::path);
   if (readme == files.end()) return card;

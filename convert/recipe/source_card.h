@@ -34,7 +34,11 @@ struct SourceCard {
   bool is_too_long = false;  ///< README.md is too long, and stays as it is
 };
 
+/// True for `ORG/NAME`, without a revision.
+bool is_hub_model(std::string_view name);
+
 /// Reads README.md, if it is one of the source's side files. Its front matter may be hostile.
-SourceCard read_source_card(const formats::Checkpoint& source);
+/// `base_model`: the source's own name on the hub, if it was told.
+SourceCard read_source_card(const formats::Checkpoint& source, const std::string& base_model);
 
 }  // namespace ingot::convert

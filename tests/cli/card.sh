@@ -20,6 +20,16 @@ expect 2 "README.md" "$ingot" check "$work/whole"
 rm -r "$work/whole"
 "$ingot" convert "$work/source" "$work/whole" --to int8 --progress never >/dev/null 2>&1 || fail "convert"
 
+# The source's name on the hub, where its place does not tell it.
+expect 0 "" "$ingot" convert "$work/source" "$work/named" --to int8 --base-model Qwen/Qwen3-8B --progress never
+for line in "base_model: Qwen/Qwen3-8B" "base_model_relation: quantized" \
+  "ingot convert Qwen/Qwen3-8B OUT --to int8-channel --mtp convert --base-model Qwen/Qwen3-8B"; do
+  grep -qxF -- "$line" "$work/named/README.md" || fail "no '$line' in the card: $(head -30 "$work/named/README.md")"
+done
+grep -q "^Made from .*https://huggingface.co/Qwen/Qwen3-8B) by ingot" "$work/named/README.md" || fail "not made from it"
+expect 2 "is no name of a model on the hub" "$ingot" convert "$work/source" "$work/none" --to int8 --base-model Qwen3-8B
+expect 2 "--base-model is for the model card" "$ingot" convert "$work/source" "$work/none" --base-model a/b
+
 # The same bytes from parts and by other threads; a gate adds itself.
 for part in 0 1; do
   expect 0 "" "$ingot" convert "$work/source" "$work/parts" --to int8 --part $part/2 --progress never
