@@ -9,6 +9,7 @@
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/family/roles.h"
+#include "formats/json/json.h"
 #include "inference/family/model_family.h"
 #include "inference/model/step/step.h"
 #include "report/figures.h"
@@ -254,7 +255,7 @@ std::string scheme_fits_text(std::span<const SchemeFit> fits) {
 }
 
 Json scheme_fits_json(std::span<const SchemeFit> fits) {
-  return json_list(fits, [](const SchemeFit& row) -> Json {
+  return formats::json_list(fits, [](const SchemeFit& row) -> Json {
     return {{"to", row.to},
             {"computed", row.computed},
             {"fit", row.fit ? fit_json(*row.fit) : Json()},

@@ -19,7 +19,7 @@ SourceCard card_of(const std::string& readme, const std::string& folder = "model
   if (!config_entry.empty()) tiny.config.insert(tiny.config.find('{') + 1, config_entry + ",");
   tiny.write(dir / folder);
   write_bytes(dir / folder / "README.md", readme);
-  return read_source_card(formats::Checkpoint::open(dir / folder));
+  return read_source_card(formats::Checkpoint::open(dir / folder), {});
 }
 
 std::map<std::string, std::vector<std::string>> kept(const SourceCard& card) {
