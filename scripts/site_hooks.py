@@ -1,20 +1,42 @@
 """Hooks of mkdocs.yml: pages that lie outside docs/ are part of the site, and links lead to where pages are in it. A link
-to any other file of the repository becomes its words."""
+to any other file of the repository becomes its words. The page of all options is made by the program: that of INGOT, of
+build/release, or on the path."""
 
+import json
 import os
 import pathlib
 import re
-
-from mkdocs.structure.files import File
+import shutil
+import subprocess
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "bench/README.md")
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 
 
+def options_page(program):
+    """The options of all commands, a table for each; without a program the command that prints them."""
+    page = "# Options\n\n`ingot list options` prints all options of all commands, `ingot list options convert` those of one.\n"
+    if program is None:
+        return page
+    told = subprocess.run([program, "list", "options", "--json"], check=True, stdout=subprocess.PIPE).stdout
+    for command in dict.fromkeys(row["command"] for row in json.loads(told)["options"]):
+        page += f"\n## {command}\n\n" + subprocess.run([program, "list", "options", command, "--markdown"], check=True,
+                                                    text=True, stdout=subprocess.PIPE).stdout
+    return page
+
+
 def on_files(files, config):
+    from mkdocs.structure.files import File
+
     for name in OUTSIDE:
         files.append(File(name, str(ROOT), config["site_dir"], config["use_directory_urls"]))
+    built = ROOT / "build/release/cli/ingot"
+    program = os.environ.get("INGOT") or (str(built) if built.exists() else shutil.which("ingot"))
+    config["made"] = tempfile.TemporaryDirectory()  # as long as the site is made
+    pathlib.Path(config["made"].name, "options.md").write_text(options_page(program))
+    files.append(File("options.md", config["made"].name, config["site_dir"], config["use_directory_urls"]))
     return files
 
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <string>
@@ -272,7 +273,7 @@ struct ListFlags {
 
 // The names for which a word of a filter is said: as it is, or a scheme or an engine in full.
 std::vector<std::string> names_meant(const std::string& word) {
-  std::vector<std::string> names = {lower_case(word), "--" + lower_case(word)};
+  std::vector<std::string> names = {lower_case(word)};
   if (const auto scheme = formats::find_scheme(names.front()))
     names.emplace_back(formats::scheme_name(*scheme));
   for (const engines::EngineRow* engine : engines::engine_versions()) {
@@ -295,17 +296,24 @@ bool mentions(const Json& cell, const std::string& name) {
   return lower_case(cell_text(cell)).find(name) != std::string::npos;
 }
 
-// The rows that a cell of each word names; where none does, those that mention it.
+// The rows in which a cell names the word; where none does, those of an option of that name; else
+// those that mention it.
 Json rows_with(const Json& rows, const std::string& word, std::string_view table) {
+  struct Attempt {
+    bool (*holds)(const Json& cell, const std::string& name);
+    std::vector<std::string> names;
+  };
   const std::vector<std::string> names = names_meant(word);
-  for (const auto holds : {names_it, mentions}) {
+  for (const Attempt& attempt :
+       {Attempt{names_it, names}, Attempt{names_it, {"--" + names.front()}},
+        Attempt{mentions, names}}) {
+    const auto names_word = [&](const Json& cell) {
+      return std::ranges::any_of(attempt.names,
+                                 [&](const auto& name) { return attempt.holds(cell, name); });
+    };
     Json found = Json::array();
-    for (const Json& row : rows) {
-      if (std::ranges::any_of(row, [&](const Json& cell) {
-            return std::ranges::any_of(names, [&](const auto& name) { return holds(cell, name); });
-          }))
-        found.push_back(row);
-    }
+    std::ranges::copy_if(rows, std::back_inserter(found),
+                         [&](const Json& row) { return std::ranges::any_of(row, names_word); });
     if (!found.empty()) return found;
   }
   std::set<std::string> known;

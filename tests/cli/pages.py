@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import runpy
 import shlex
 import shutil
 import struct
@@ -153,22 +154,10 @@ def made(text):
     return re.sub(r"(<!-- made: (ingot .*) -->\n\n)(?:\|.*\n)*", table, text)
 
 
-def options_page():
-    page = ("# Options\n\nAll options of all commands, as the program's own table has them: `ingot list options convert` "
-            "prints those of a\ncommand, `ingot convert --help` the same with examples, `ingot convert -h` the ten that "
-            "matter. A word in place of an\noption is given without a name.\n")
-    rows = json.loads(run("ingot list options --json", root))["options"]
-    for command in dict.fromkeys(row["command"] for row in rows):
-        if any(row["command"] == command and row["group"] for row in rows):
-            page += f"\n## {command}\n\n<!-- made: ingot list options {command} --markdown -->\n\n"
-    return made(page)
-
-
 def made_pages():
-    pages = {path: made(path.read_text()) for path in (root / "docs").glob("*.md") if path.name != "options.md"}
-    pages[root / "docs/options.md"] = options_page()
-    for path, text in pages.items():
-        if path.exists() and path.read_text() == text:
+    for path in (root / "docs").glob("*.md"):
+        text = made(path.read_text())
+        if path.read_text() == text:
             continue
         if "--write" in sys.argv:
             path.write_text(text)
@@ -176,8 +165,20 @@ def made_pages():
             faults.append(f"{path.name} has something else than its commands print: tests/cli/pages.py INGOT EXAMPLE --write")
 
 
+def options(work):
+    """The page of the site that the program makes has each option in its command's section."""
+    options_page = runpy.run_path(str(root / "scripts/site_hooks.py"))["options_page"]
+    sections = re.split(r"^## ", options_page(str(ingot)), flags=re.M)[1:]
+    rows = {section.splitlines()[0]: re.findall(r"^\| `([^`]*)` \|", section, flags=re.M) for section in sections}
+    wanted = {}
+    for row in json.loads(run("ingot list options --json", root))["options"]:
+        wanted.setdefault(row["command"], []).append(row["option"])
+    if rows != wanted or len(wanted) < 15 or sum(map(len, wanted.values())) < 250:
+        faults.append("the page of options has not those that commands have")
+
+
 made_pages()
-for test in () if "--write" in sys.argv else (readme, cookbook, migrating, gpus):
+for test in () if "--write" in sys.argv else (readme, cookbook, migrating, gpus, options):
     with tempfile.TemporaryDirectory(prefix="ingot-pages-") as folder:
         test(pathlib.Path(folder))
 for fault in faults:
