@@ -32,7 +32,8 @@ struct GateOptions {
 /// Options of a conversion, as given.
 struct ConvertOptions {
   std::string input, family, max_shard_size, part;
-  std::optional<std::uint32_t> align;
+  std::optional<std::uint32_t> align, n_files;
+  std::string order;
   TargetFlags target;
   ProposalFlags proposal;
   SlicingFlags slicing;

@@ -32,7 +32,7 @@ std::map<std::string, std::string> kept_settings(const Json& identity) {
   Json settings = settings_of(identity.at("recipe"));
   const Json& shards = formats::json_member(identity, "shards");
   settings["max-shard-size"] = shards == "keep-files" ? Json() : shards;
-  for (const char* name : {"family", "align", "links"})
+  for (const char* name : {"family", "align", "files", "order", "links"})
     settings[name] = formats::json_member(identity, name);
   settings["family-file"] = formats::json_member(identity, "family_file");
   for (const auto& [key, value] : formats::json_member(identity, "slicing").items()) {
@@ -123,6 +123,9 @@ Json said_identity(const Recipe& recipe, const PlanOptions& options) {
                    {"plan", nullptr}};
   if (options.layout->is_sliced) identity["slicing"] = slicing_json(options);
   if (options.shards.align > 0) identity["align"] = options.shards.align;
+  if (options.shards.n_files) identity["files"] = *options.shards.n_files;
+  if (options.shards.order != TensorOrder::kDtype)
+    identity["order"] = kTensorOrders.at(static_cast<std::size_t>(options.shards.order));
   // Files that are links for the one are written by the other.
   if (recipe.choices.repair) identity["links"] = options.links ? "yes" : "no";
   return identity;

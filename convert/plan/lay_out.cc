@@ -4,6 +4,8 @@
 #include <tuple>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "convert/plan/band.h"
 #include "convert/plan/passes.h"
 #include "formats/base/error.h"
@@ -94,7 +96,24 @@ std::uint64_t slice_hashes(const Plan& plan) {
   return 2 * n * sizeof(Hash128);
 }
 
-// By dtype and name, as the format wants it.
+std::uint64_t bytes_of(const Plan& plan, const PartRef& at) {
+  const PlannedTensor& planned = plan.tensors[at.tensor];
+  return plan.is_sliced()
+             ? plan.part_cut(planned, at.part, plan.places[at.place].ep_rank).slice_bytes()
+             : planned.parts[at.part].n_bytes;
+}
+
+// True if each part begins at a multiple of the size of its elements.
+bool is_aligned(const Plan& plan, std::span<const PartRef> parts) {
+  std::uint64_t offset = 0;
+  return std::ranges::all_of(parts, [&](const PartRef& at) {
+    const formats::DType dtype = plan.tensors[at.tensor].parts[at.part].dtype;
+    const std::uint64_t begin = std::exchange(offset, offset + bytes_of(plan, at));
+    return begin % std::max<std::uint64_t>(1, formats::dtype_bits(dtype) / 8) == 0;
+  });
+}
+
+// By dtype and name, as the format wants it; or by name, where that leaves every part aligned.
 void sort_parts(const Plan& plan, PlannedFile& file) {
   std::vector<std::string> names;
   names.reserve(file.parts.size());
@@ -105,20 +124,24 @@ void sort_parts(const Plan& plan, PlannedFile& file) {
   const auto dtype = [&](std::uint32_t at) {
     return plan.tensors[file.parts[at].tensor].parts[file.parts[at].part].dtype;
   };
-  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+  const auto sort_by = [&](const auto& before) {
+    std::sort(order.begin(), order.end(), before);
+    std::vector<PartRef> sorted;
+    sorted.reserve(order.size());
+    for (const std::uint32_t at : order) sorted.push_back(file.parts[at]);
+    return sorted;
+  };
+  std::vector<PartRef> by_dtype = sort_by([&](std::uint32_t a, std::uint32_t b) {
     return formats::writes_before(dtype(a), names[a], dtype(b), names[b]);
   });
-  std::vector<PartRef> sorted;
-  sorted.reserve(order.size());
-  for (const std::uint32_t at : order) sorted.push_back(file.parts[at]);
-  file.parts = std::move(sorted);
-}
-
-std::uint64_t bytes_of(const Plan& plan, const PartRef& at) {
-  const PlannedTensor& planned = plan.tensors[at.tensor];
-  return plan.is_sliced()
-             ? plan.part_cut(planned, at.part, plan.places[at.place].ep_rank).slice_bytes()
-             : planned.parts[at.part].n_bytes;
+  file.keeps_dtype_order = false;
+  if (plan.options.shards.order == TensorOrder::kName) {
+    std::vector<PartRef> by_name =
+        sort_by([&](std::uint32_t a, std::uint32_t b) { return names[a] < names[b]; });
+    file.keeps_dtype_order = !is_aligned(plan, by_name);
+    if (!file.keeps_dtype_order) by_dtype = std::move(by_name);
+  }
+  file.parts = std::move(by_dtype);
 }
 
 // Each weight with its scales, in the order of the source. The format allows no holes: parts that
@@ -206,6 +229,14 @@ void lay_out_files(Plan& plan) {
     } else {
       for (const PartRef& at : file.parts) file.n_bytes = place_part(plan, at, file.n_bytes);
     }
+  }
+  const auto n_kept = std::ranges::count(plan.files, true, &PlannedFile::keeps_dtype_order);
+  if (n_kept > 0) {
+    const auto& first = *std::ranges::find(plan.files, true, &PlannedFile::keeps_dtype_order);
+    plan.warnings.push_back(
+        fmt::format("{} of {} files keep the order of dtypes and names (first {}): in the order of "
+                    "names, elements of a tensor would not begin at a multiple of their size",
+                    n_kept, plan.files.size(), first.name));
   }
 }
 
@@ -324,6 +355,11 @@ std::vector<std::uint32_t> ep_ranks_of(const Plan& plan, const PlannedTensor& pl
 
 void assign_files(Plan& plan) {
   const auto& max_bytes = plan.options.shards.max_shard_bytes;
+  if (plan.is_sliced() && plan.options.shards.n_files) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--files deals the tensors of an output that is not cut for ranks (give "
+                "--max-shard-size)");
+  }
   if (plan.is_sliced() && max_bytes) plan.unsliced_files = deal_by_size(plan, *max_bytes);
   functions_of(*plan.options.layout).assign_files(plan);
   for (PlannedFile& file : plan.files) {

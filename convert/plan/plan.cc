@@ -141,8 +141,7 @@ std::vector<std::uint32_t> Plan::reread(const PlannedTensor& planned) const {
 
 std::string Plan::header(std::size_t file) const {
   std::string text = formats::safetensors_header_text(header_tensors(*this, files[file]));
-  if (options.shards.align == 0) return text;
-  text.resize(round_up(text.size(), options.shards.align), ' ');
+  text.resize(round_up(text.size(), options.shards.data_boundary()), ' ');
   const std::uint64_t n_bytes = text.size() - sizeof(n_bytes);
   if (n_bytes > formats::kMaxHeaderBytes) {
     throw Error(ErrorCode::kLimit, "its header of {} bytes is beyond the format's limit", n_bytes)

@@ -128,18 +128,35 @@ struct PlannedFile {
   std::uint64_t n_bytes = 0;       ///< bytes of each member
   std::vector<Joined> joined;      ///< tensors in data order; empty: each part is a stored tensor
   std::vector<PartRef> parts;      ///< parts in data order
+  bool keeps_dtype_order = false;  ///< true: the order of names would misalign a tensor
   bool is_here = true;             ///< false: another part of the job writes it, or it is linked
   bool is_linked = false;          ///< byte for byte that of the source: a hard link, or a copy
 };
+
+/// The order of the tensors in a file. By name, as the default loaders of engines read them: data
+/// begin at a multiple of 16, and a file in which an element would lie across its boundary keeps
+/// the order of dtypes and names.
+enum class TensorOrder : std::uint8_t { kDtype, kName };
+inline constexpr std::array<std::string_view, 2> kTensorOrders = {"dtype", "name"};
 
 /// How logical tensors are assigned to files.
 struct ShardPolicy {
   /// Nullopt: file names and distribution of the source. A number: a new file is opened when a
   /// tensor would take the current one beyond so many bytes of data.
-  std::optional<std::uint64_t> max_shard_bytes;
+  std::optional<std::uint64_t> max_shard_bytes = {};
+  /// A number of even files for the main layers, or the next multiple of it with files below
+  /// kRankFileBytes; MTP layers and towers have files of their own behind them. Excludes
+  /// `max_shard_bytes`.
+  std::optional<std::uint32_t> n_files = {};
   /// A power of two: tensors whose size is a multiple of it begin at one, and files are even. 0: in
-  /// the order of dtypes and names.
+  /// `order`.
   std::uint64_t align = 0;
+  TensorOrder order = TensorOrder::kDtype;
+
+  /// Multiple of bytes at which the data of a file begin.
+  [[nodiscard]] std::uint64_t data_boundary() const {
+    return align > 0 ? align : order == TensorOrder::kName ? 16 : 8;
+  }
 };
 
 /// Tensors dealt to files of a size.

@@ -305,6 +305,8 @@ void refuse_options(const Plan& plan) {
         "that the release has");
   if (plan.options.shards.max_shard_bytes)
     refuse("layout vllm-sharded writes a file per rank (leave out --max-shard-size)");
+  if (plan.options.shards.order != TensorOrder::kDtype)
+    refuse("layout vllm-sharded has one order of tensors (leave out --order)");
   if (plan.options.shards.align > 0)
     refuse("layout vllm-sharded joins tensors in vLLM's order (leave out --align)");
   // The output must not have another format than the one asked for.
