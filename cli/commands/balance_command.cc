@@ -1,3 +1,4 @@
+#include <array>
 #include <iostream>
 #include <memory>
 #include <set>
@@ -22,8 +23,11 @@ namespace {
 
 using formats::Checkpoint;
 
+// The readers of a map: convert --expert-map, and SGLang's --init-expert-location.
+constexpr std::array<std::string_view, 2> kMapFormats = {"ingot", "sglang"};
+
 struct BalanceFlags : CalibrationFlags {
-  std::string loads, out, html, markdown;
+  std::string loads, out, html, markdown, format = std::string(kMapFormats.front());
   std::optional<std::uint32_t> ep, slots, nodes;
 };
 
@@ -64,15 +68,24 @@ int run_balance(const BalanceFlags& flags) {
   Balance balance = balanced(loads_of(flags, source), layers, n_experts, shape);
   balance.directory = flags.directory;
   balance.map = flags.out;
-  write_absent_file(flags.out, map_text(balance));
+  const bool is_sglang = flags.format == kMapFormats[1];
+  const auto n_layers = static_cast<std::uint32_t>(source.config().num_hidden_layers);
+  write_absent_file(flags.out, is_sglang ? sglang_map_text(balance, n_layers) : map_text(balance));
   const Document document = balance_document(balance);
   if (answer().is_json) {
     answer().add(balance_json(balance));
   } else {
+    const std::uint32_t n_more = shape.slots - n_experts;
     std::cout << write_text(document, kScreenLines, report_width())
-              << fmt::format("{}: ingot convert {} OUT --ep {} --expert-map {}{}\n", flags.out,
-                             flags.directory, shape.ep, flags.out,
-                             shape.slots > n_experts ? " --redundant-experts" : "");
+              << (is_sglang
+                      ? fmt::format("{}: --ep-size {} --init-expert-location {}{}\n", flags.out,
+                                    shape.ep, flags.out,
+                                    n_more == 0
+                                        ? ""
+                                        : fmt::format(" --ep-num-redundant-experts {}", n_more))
+                      : fmt::format("{}: ingot convert {} OUT --ep {} --expert-map {}{}\n",
+                                    flags.out, flags.directory, shape.ep, flags.out,
+                                    n_more == 0 ? "" : " --redundant-experts"));
   }
   if (!flags.html.empty()) write_report_file(flags.html, write_html(document), ReportForm::kPage);
   if (!flags.markdown.empty())
@@ -114,6 +127,11 @@ std::function<int()> declare_balance(FlagTable& table) {
                        "expert map to write, for convert --expert-map; must be "
                        "absent",
                        ValueKind::kFile),
+       {"--format",
+        &flags->format,
+        "reader of the map: ingot (convert --expert-map), or sglang (--init-expert-location, which "
+        "places the experts of an uncut checkpoint as it loads)",
+        {.choices = {kMapFormats.begin(), kMapFormats.end()}}},
        max_tokens_flag(*flags)});
   add_source_and_job(table, *flags);
   table.add(FlagGroup::kReport, {progress_flag(&flags->progress),

@@ -140,6 +140,19 @@ std::string map_text(const Balance& balance) {
   return text + "\n}}\n";
 }
 
+std::string sglang_map_text(const Balance& balance, std::uint32_t n_layers) {
+  std::vector<std::uint32_t> in_turn(balance.shape.slots);
+  for (std::uint32_t slot = 0; slot < balance.shape.slots; ++slot)
+    in_turn[slot] = slot % balance.n_experts;
+  std::string text = "{\"physical_to_logical_map\": [";
+  for (std::uint32_t layer = 0; layer < n_layers; ++layer) {
+    const auto found = std::ranges::find(balance.layers, layer, &BalancedLayer::layer);
+    text += fmt::format("{}\n{}", layer == 0 ? "" : ",",
+                        Json(found == balance.layers.end() ? in_turn : found->slots).dump());
+  }
+  return text + "\n]}\n";
+}
+
 formats::JsonValue balance_json(const Balance& balance) {
   return Json{{"warnings", check::remarks_json(warnings_of(balance))},
               {"map", balance.map},

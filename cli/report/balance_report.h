@@ -36,6 +36,10 @@ Balance balanced(const verify::ExpertLoads& loads, const std::set<std::uint32_t>
 
 /// Returns the map as `--expert-map` reads it.
 std::string map_text(const Balance& balance);
+/// Returns the map as SGLang's --init-expert-location reads it: a row of physical slots for each of
+/// the `n_layers` main layers. A layer without experts has them in turn, and MTP layers have no
+/// row, since a draft model is an instance of its own (eplb/expert_location.py of SGLang 0.5.23).
+std::string sglang_map_text(const Balance& balance, std::uint32_t n_layers);
 formats::JsonValue balance_json(const Balance& balance);
 /// For a terminal, a page and Markdown; a page also has the tokens by layer and rank.
 Document balance_document(const Balance& balance);

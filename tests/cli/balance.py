@@ -117,6 +117,17 @@ with tempfile.TemporaryDirectory(prefix="ingot-balance-") as work:
     run(0, "balance", example, "--loads", statistics, "--ep", "4", "--slots", "20", "--out", expert_map + "2")
     if open(expert_map).read() != open(expert_map + "2").read():
         failures.append("counts of a calibration give another map than the text itself")
+    said = run(0, "balance", example, "--loads", statistics, "--ep", "4", "--slots", "20", "--out", expert_map + "3",
+               "--format", "sglang")
+    if "--init-expert-location" not in said or "--ep-num-redundant-experts 4" not in said:
+        failures.append(f"SGLang's options are not said: {said}")
+    config = json.load(open(os.path.join(example, "config.json")))
+    theirs = json.load(open(expert_map + "3"))
+    by_layer = json.load(open(expert_map))["layers"]
+    in_turn = [slot % config["n_routed_experts"] for slot in range(20)]
+    rows = [by_layer.get(str(layer), in_turn) for layer in range(config["num_hidden_layers"])]
+    if theirs != {"physical_to_logical_map": rows}:
+        failures.append(f"SGLang's map has other rows: {theirs}")
     out = os.path.join(work, "out")
     run(0, "convert", example, out, "--ep", "4", "--expert-map", expert_map, "--redundant-experts", "--progress",
         "never")
