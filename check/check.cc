@@ -416,15 +416,15 @@ FindOptions find_options(const CheckOptions& options) {
 // Adds findings of rules, each of which is told once: not where the structure has the same code at
 // the same tensor, nor where another directory breaks the same rule at it.
 void add_untold(std::vector<Finding> findings, CheckResult& result) {
-  std::set<std::pair<std::string_view, std::string>> told;
+  std::set<std::pair<std::string_view, std::string>> reported;
   for (const Finding& finding : result.findings) {
     if (!finding.rule.empty() || !finding.tensor.empty())
-      told.emplace(finding.rule.empty() ? error_code_name(finding.code) : finding.rule,
-                   finding.tensor);
+      reported.emplace(finding.rule.empty() ? error_code_name(finding.code) : finding.rule,
+                       finding.tensor);
   }
   for (Finding& finding : findings) {
-    if (!told.contains({finding.rule, finding.tensor}) &&
-        !told.contains({error_code_name(finding.code), finding.tensor}))
+    if (!reported.contains({finding.rule, finding.tensor}) &&
+        !reported.contains({error_code_name(finding.code), finding.tensor}))
       result.findings.push_back(std::move(finding));
   }
 }
@@ -440,11 +440,11 @@ void add_rule_findings(const Checkpoint& checkpoint, const RuleOptions& options,
 
 // Manifest and records are read several times: a fault of theirs is told once.
 void say_once(std::vector<Finding>& findings) {
-  std::set<std::tuple<ErrorCode, std::string, std::string, std::string>> told;
+  std::set<std::tuple<ErrorCode, std::string, std::string, std::string>> reported;
   std::erase_if(findings, [&](const Finding& finding) {
     const std::string file = std::filesystem::path(finding.file).filename().string();
     const bool is_ours = file == kManifestName || file == kRecordsName;
-    return is_ours && !told.emplace(finding.code, file, finding.tensor, finding.message).second;
+    return is_ours && !reported.emplace(finding.code, file, finding.tensor, finding.message).second;
   });
 }
 

@@ -45,7 +45,7 @@ void add_forms(EngineSupport form, std::vector<EngineSupport>& rows) {
       form.dialect = dialect->name;
       form.activations = row.activations;
       // Nobody is asked to load what nothing writes.
-      if (row.is_kept_only &&
+      if (row.is_read_only &&
           form.engine->find_load(*dialect, row.scheme, row.activations) == nullptr)
         continue;
       add();
@@ -154,27 +154,27 @@ void EngineLimitsMet::add(const EngineWeight& weight) {
   });
   for (const auto& [engine, limit] : limits_of_all(*dialect_, weight)) {
     if (limit->is_foreign) continue;
-    const auto known = std::ranges::find(met_, limit, &Met::limit);
-    if (known != met_.end()) {
+    const auto known = std::ranges::find(hits_, limit, &LimitHit::limit);
+    if (known != hits_.end()) {
       ++known->count;
     } else {
-      met_.push_back({.engine = engine,
-                      .limit = limit,
-                      .first = std::string(weight.name),
-                      .scheme = weight.scheme,
-                      .count = 1});
+      hits_.push_back({.engine = engine,
+                       .limit = limit,
+                       .first = std::string(weight.name),
+                       .scheme = weight.scheme,
+                       .count = 1});
     }
   }
 }
 
-std::string met_text(const EngineLimitsMet::Met& met, std::uint64_t ranks) {
-  const EngineLimit& limit = *met.limit;
-  const std::string_view engine = met.engine->name;
-  std::string weight = fmt::format("is {}", formats::scheme_facts(met.scheme).name);
+std::string limit_hit_text(const EngineLimitsMet::LimitHit& hit, std::uint64_t ranks) {
+  const EngineLimit& limit = *hit.limit;
+  const std::string_view engine = hit.engine->name;
+  std::string weight = fmt::format("is {}", formats::scheme_facts(hit.scheme).name);
   if (limit.activations)
     weight += fmt::format(" with {} activations", activations_name(*limit.activations));
   if (is_of_widths(limit.scope) && ranks != 1) weight += fmt::format(" on {} ranks", ranks);
-  if (met.count != 1) weight += fmt::format(" (so are {} more)", met.count - 1);
+  if (hit.count != 1) weight += fmt::format(" (so are {} more)", hit.count - 1);
   switch (limit.effect) {
     case EngineEffect::kGarbage:
       return fmt::format(

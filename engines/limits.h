@@ -53,26 +53,26 @@ class EngineLimitsMet {
       : dialect_(&dialect), may_load_(judged_versions()) {}
   void add(const EngineWeight& weight);
 
-  struct Met {
+  struct LimitHit {
     const EngineRow* engine = nullptr;
     const EngineLimit* limit = nullptr;
     std::string first;  ///< name of a weight
     SchemeId scheme{};  ///< scheme of that weight
     std::size_t count = 0;
   };
-  [[nodiscard]] std::span<const Met> met() const { return met_; }
+  [[nodiscard]] std::span<const LimitHit> hits() const { return hits_; }
   /// Every version that is judged refuses the form of some weight.
   [[nodiscard]] bool is_refused_by_all() const { return may_load_.empty(); }
 
  private:
   const Dialect* dialect_;
-  std::vector<Met> met_;                    // limits in the order in which they were met
+  std::vector<LimitHit> hits_;              // limits in the order in which they were met
   std::vector<const EngineRow*> may_load_;  // versions that refuse no weight so far
 };
 
-/// A met limit as the end of a sentence about its first weight:
+/// A limit that was met, as the end of a sentence about its first weight:
 /// "is fp8-channel with dynamic activations, which vLLM 0.32 refuses: ...". `ranks` of tensor
 /// parallelism are said where the limit is about widths.
-std::string met_text(const EngineLimitsMet::Met& met, std::uint64_t ranks);
+std::string limit_hit_text(const EngineLimitsMet::LimitHit& hit, std::uint64_t ranks);
 
 }  // namespace ingot::engines

@@ -116,9 +116,9 @@ void ignored_quantized(const RuleInput& input) {
     return formats::joined_module(module.tensor->name, module.tensor->rule,
                                   formats::ExpertJoin::kMatrix);
   };
-  std::set<std::string> torn;  // modules that the rule fused.scheme judges
+  std::set<std::string> partly_listed;  // modules that the rule fused.scheme judges
   for (const LinearModule& module : input.facts.modules) {
-    if (!module.is_quantized) torn.insert(name_of(module));
+    if (!module.is_quantized) partly_listed.insert(name_of(module));
   }
   const auto is_listed = [](const Reading& reading) {
     return reading.because.find(formats::kIgnoredLayers) != std::string::npos ||
@@ -129,7 +129,8 @@ void ignored_quantized(const RuleInput& input) {
         input, engine, std::mem_fn(&LinearModule::is_quantized),
         [&](const LinearModule& module, const Reading& reading) {
           // Each other reason has a rule of its own.
-          if (!is_listed(reading) || (!reading.is_plain() && torn.contains(name_of(module))))
+          if (!is_listed(reading) ||
+              (!reading.is_plain() && partly_listed.contains(name_of(module))))
             return;
           if (reading.is_plain())
             input.report_kind(*module.tensor, kMismatch,

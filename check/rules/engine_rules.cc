@@ -20,13 +20,13 @@ namespace {
 template <typename IsMeant>
 void report_limits(const RuleInput& input, const IsMeant& is_meant) {
   const EngineLimitsMet& limits = input.facts.engine_limits();
-  for (const EngineLimitsMet::Met& met : limits.met()) {
-    const EngineLimit& limit = *met.limit;
+  for (const EngineLimitsMet::LimitHit& hit : limits.hits()) {
+    const EngineLimit& limit = *hit.limit;
     const bool is_by_all = limits.is_refused_by_all() && limit.is_refusal() && limit.is_of_form();
-    const bool is_of_row = !input.row.engine || met.engine->engine == input.row.engine;
+    const bool is_of_row = !input.row.engine || hit.engine->engine == input.row.engine;
     if (is_of_row && is_meant(limit, is_by_all))
-      input.report(
-          violation(kUnsupported, "", met.first, met_text(met, input.options.tensor_parallel)));
+      input.report(violation(kUnsupported, "", hit.first,
+                             limit_hit_text(hit, input.options.tensor_parallel)));
   }
 }
 

@@ -37,11 +37,11 @@ std::vector<Finding> Findings::take() {
     findings_.push_back(std::move(finding));
   }
   std::ranges::stable_sort(findings_, {}, &Finding::severity);
-  std::set<std::tuple<std::string_view, std::string, std::string>> told;
+  std::set<std::tuple<std::string_view, std::string, std::string>> reported;
   std::erase_if(findings_, [&](const Finding& finding) {
     // Without a tensor, the file is its subject.
     const std::string& subject = finding.tensor.empty() ? finding.file : finding.tensor;
-    return !told.emplace(finding.rule, subject, finding.message).second;
+    return !reported.emplace(finding.rule, subject, finding.message).second;
   });
   return std::exchange(*this, Findings()).findings_;
 }

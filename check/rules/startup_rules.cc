@@ -244,10 +244,10 @@ bool has_side_file(const Checkpoint& checkpoint, std::string_view path) {
 
 void code_present(const RuleInput& input) {
   if (!input.options.is_folder || input.checkpoint.slicing() != nullptr) return;
-  std::set<std::string> told;
+  std::set<std::string> reported;
   for (const engines::OwnClass& own : engines::own_classes(input.checkpoint)) {
     if (!own.module.empty() && !has_side_file(input.checkpoint, own.module) &&
-        told.insert(own.module).second)
+        reported.insert(own.module).second)
       input.report_file(own.where, kNotFound,
                         "auto_map takes {} from '{}', which is not here (fetch that file, or "
                         "remove auto_map for programs that have the class)",

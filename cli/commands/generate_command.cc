@@ -108,14 +108,14 @@ double count(std::uint64_t n) {
   return static_cast<double>(n);
 }
 
-/// `; drafts: 1.95 tokens a pass, held 94.7% of 169 at position 1, 66.1% of 160 at position 2`.
+/// `; drafts: 1.95 tokens a pass, accepted 94.7% of 169 at position 1, 66.1% of 160 at position 2`.
 std::string drafts_text(const inference::DraftCounts& drafts) {
-  std::string text = fmt::format("; drafts: {:.2f} tokens a pass, held",
+  std::string text = fmt::format("; drafts: {:.2f} tokens a pass, accepted",
                                  rate(drafts.tokens, count(drafts.passes)));
   for (std::size_t k = 0; k < drafts.proposed.size(); ++k) {
     text += fmt::format("{} {:.1f}% of {} at position {}", k == 0 ? "" : ",",
-                        100 * rate(drafts.held[k], count(drafts.proposed[k])), drafts.proposed[k],
-                        k + 1);
+                        100 * rate(drafts.accepted[k], count(drafts.proposed[k])),
+                        drafts.proposed[k], k + 1);
   }
   return text;
 }
@@ -170,7 +170,7 @@ Json generate_json(const inference::GenerateResult& result, const std::vector<Gi
             {"tokens", result.drafts.tokens},
             {"tokens_per_pass", rate(result.drafts.tokens, count(result.drafts.passes))},
             {"proposed", result.drafts.proposed},
-            {"held", result.drafts.held}}},
+            {"accepted", result.drafts.accepted}}},
           {"experts",
            {{"uses", experts.hits + experts.misses},
             {"reads", experts.reads},

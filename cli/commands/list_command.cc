@@ -66,7 +66,7 @@ Json dialect_rows() {
       if (first == nullptr) continue;
       Json activations = Json::array();
       for (const formats::StorageRow& row : dialect->storage) {
-        if (row.scheme == facts.id && !row.is_kept_only)
+        if (row.scheme == facts.id && !row.is_read_only)
           activations.push_back(formats::activations_name(row.activations));
       }
       rows.push_back({{"name", dialect->name},

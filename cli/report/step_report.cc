@@ -60,9 +60,9 @@ std::string traffic_summary(const inference::TrafficByCollective& traffic) {
 std::string steps_text(const inference::StepTotals& steps) {
   std::string text =
       fmt::format("{} steps, at most {} answered at once", steps.number, steps.most_sequences);
-  if (steps.put_back > 0) {
-    text += fmt::format(", {} put back and {} tokens computed again", steps.put_back,
-                        steps.tokens_anew);
+  if (steps.preempted > 0) {
+    text += fmt::format(", {} preempted and {} tokens recomputed", steps.preempted,
+                        steps.recomputed_tokens);
   }
   if (steps.dummy > 0) text += fmt::format(", {} dummy steps of idle groups", steps.dummy);
   if (steps.imbalance > 1)
@@ -72,7 +72,7 @@ std::string steps_text(const inference::StepTotals& steps) {
 
 Json steps_json(const inference::StepTotals& steps) {
   return {{"count", steps.number},         {"most_sequences", steps.most_sequences},
-          {"put_back", steps.put_back},    {"tokens_anew", steps.tokens_anew},
+          {"preempted", steps.preempted},  {"recomputed_tokens", steps.recomputed_tokens},
           {"dummy", steps.dummy},          {"expert_imbalance", steps.imbalance},
           {"messages", steps.messages},    {"bytes", steps.bytes},
           {"seconds", seconds_json(steps)}};
@@ -98,11 +98,11 @@ void StepLog::write(const inference::StepFigures& figures,
                {"tokens",
                 {{"prompt", figures.prompt_tokens},
                  {"answer", figures.answer_tokens},
-                 {"anew", figures.tokens_anew}}},
+                 {"recomputed", figures.recomputed_tokens}}},
                {"tokens_per_second", seconds > 0 ? n_tokens / seconds : 0.0},
                {"sequences", figures.sequences},
                {"waiting", figures.waiting},
-               {"put_back", figures.put_back},
+               {"preempted", figures.preempted},
                {"cache", {{"tokens", figures.cached_tokens}, {"capacity", figures.cache_capacity}}},
                {"dummy", figures.dummy},
                {"expert_tokens", figures.expert_tokens},

@@ -14,7 +14,7 @@ namespace ingot::cli {
 /// that exchanges took was hidden by work, in one line.
 std::string traffic_summary(const inference::TrafficByCollective& traffic);
 
-/// Steps, sequences at once and sequences put back, in a part of a line.
+/// Steps, sequences at once and preemptions, in a part of a line.
 std::string steps_text(const inference::StepTotals& steps);
 /// All totals of the steps, in a document.
 formats::Json steps_json(const inference::StepTotals& steps);

@@ -112,7 +112,7 @@ std::string changed_file(const Json& earlier, const Json& now) {
 }
 
 // The identity of a job by its command; null for facts that only its source tells.
-Json said_identity(const Recipe& recipe, const PlanOptions& options) {
+Json identity_of_options(const Recipe& recipe, const PlanOptions& options) {
   Json shards = "keep-files";
   if (options.shards.max_shard_bytes) shards = *options.shards.max_shard_bytes;
   Json identity = {{"version", std::string(kVersion)},
@@ -138,7 +138,7 @@ void add_family(const formats::Family& family, Json& identity) {
 
 // `source`, the fingerprint, is null until it is known.
 Json job_identity(const Plan& plan) {
-  Json identity = said_identity(plan.recipe, plan.options);
+  Json identity = identity_of_options(plan.recipe, plan.options);
   add_family(plan.source.family(), identity);
   identity["plan"] = plan_hash(plan).hex();
   return identity;
@@ -298,7 +298,7 @@ bool is_finished_of_deleted(const NamedSource& source, const std::filesystem::pa
         check::hash_file(config).hex() != manifest->source->value("config", ""))
       return false;
     const Json earlier = finished_identity(*manifest);
-    Json now = said_identity(recipe, options);
+    Json now = identity_of_options(recipe, options);
     if (source.family.empty()) {
       now["family"] = earlier.at("family");
     } else if (const formats::Family* family = formats::find_family(source.family)) {

@@ -312,7 +312,7 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
     warning.severity = check::Severity::kWarning;
     if (is_inherited) warning.message += " (so it was in the source)";
   };
-  std::set<std::string_view> told;  // rules that the whole breaks
+  std::set<std::string_view> reported;  // rules that the whole breaks
   for (const std::optional<std::uint32_t> rank : typical_views(plan)) {
     const Checkpoint output = planned_checkpoint(plan, rank, threads);
     // Warnings, and errors that the source has too or that are allowed.
@@ -321,8 +321,8 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
         output, {.threads = threads, .most_bytes = 0, .tensor_parallel = rank ? 1 : ranks});
     for (const Finding& finding : rules.run()) {
       if (!check::is_about_layout(*check::find_loader_rule(finding.rule), layout)) continue;
-      if (!rank) told.insert(finding.rule);
-      if (rank && told.contains(finding.rule)) continue;
+      if (!rank) reported.insert(finding.rule);
+      if (rank && reported.contains(finding.rule)) continue;
       // No words about a weight mend a form of the weight itself that loaders refuse.
       const bool is_beyond_repair =
           is_repair && check::find_loader_rule(finding.rule)->is_allowable;

@@ -338,7 +338,7 @@ class Decider {
     if (planned.action != Action::kRewrap || (choices.activations && !takes_stored)) return nullptr;
     if (!takes_stored && has_unused_inputs(tensor)) return nullptr;
     const auto keeps_all = [&](const StorageRow& row) {
-      return !row.is_kept_only && row.scheme == planned.to && keeps_inputs(row, source_, tensor);
+      return !row.is_read_only && row.scheme == planned.to && keeps_inputs(row, source_, tensor);
     };
     for (const auto rows : formats::storage_rows(dialect_, source_.family())) {
       if (const auto row = std::ranges::find_if(rows, keeps_all); row != rows.end()) return &*row;
@@ -349,7 +349,7 @@ class Decider {
   // The row for codes of a dialect that is only read, or with unused scales of activations, with
   // the activations that its files say; null: there is none. No engine loads INT8 without quantized
   // activations.
-  const StorageRow* said_row(const PlannedTensor& planned, const LogicalTensor& tensor) {
+  const StorageRow* chosen_row(const PlannedTensor& planned, const LogicalTensor& tensor) {
     if (!source_.dialect().is_read_only && !has_unused_inputs(tensor)) return nullptr;
     const Activations activations = said().of(tensor.name, tensor.encoding);
     const bool is_int8 = formats::scheme_facts(planned.to).code == formats::CodeKind::kInt8;
@@ -365,16 +365,16 @@ class Decider {
     const StorageRow* row = row_of_kept_inputs(planned, tensor);
     planned.keeps_input = row != nullptr;
     if (row == nullptr && !wanted && planned.action == Action::kRewrap)
-      row = said_row(planned, tensor);
+      row = chosen_row(planned, tensor);
     if (row == nullptr) row = formats::find_storage(dialect_, family, planned.to, wanted);
     // A tensor that is only kept may have any row of its scheme.
     if (row == nullptr && planned.action == Action::kRewrap)
       row = formats::find_storage(dialect_, family, planned.to);
-    if (row != nullptr && row->is_kept_only && planned.action == Action::kQuantize) row = nullptr;
+    if (row != nullptr && row->is_read_only && planned.action == Action::kQuantize) row = nullptr;
     if (row == nullptr) {
       std::string held;
       for (const StorageRow& other : dialect_.storage) {
-        if (other.is_kept_only) continue;
+        if (other.is_read_only) continue;
         held += fmt::format("{}{} ({})", held.empty() ? "" : ", ", scheme_name(other.scheme),
                             activations_name(other.activations));
       }

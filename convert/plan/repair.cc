@@ -13,7 +13,7 @@
 #include "formats/config/nested_config.h"
 #include "formats/dialect/dialect.h"
 #include "formats/dialect/modelopt.h"
-#include "formats/experts/sight.h"
+#include "formats/experts/expert_view.h"
 #include "formats/json/json.h"
 #include "formats/modules/module_list.h"
 #include "formats/storage/block_scales.h"
@@ -86,7 +86,7 @@ bool holds_all(const formats::Dialect& dialect, const Checkpoint& source) {
     const bool is_static = tensor.encoding.stored.has(Part::kInputScale);
     const auto holds = [&](const formats::StorageRow& row) {
       if (row.scheme != tensor.encoding.scheme) return false;
-      if (row.is_kept_only) return has_form(dialect, source, tensor, Form::kNames);
+      if (row.is_read_only) return has_form(dialect, source, tensor, Form::kNames);
       return !is_static || row.activations == formats::Activations::kStatic;
     };
     return std::ranges::any_of(formats::storage_rows(dialect, source.family()),

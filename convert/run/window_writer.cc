@@ -48,10 +48,10 @@ WindowWriter::WindowWriter(StagedFiles& staged, std::vector<File> files, const O
   for (std::uint32_t file = 0; file < files_.count(); ++file)
     progress_.push_back({.remaining = files_.n_bytes(file)});
   try {
-    const StopScope::Handover stop;
+    const StopScope::Transfer stop;
     for (std::size_t i = 0; i < options_.writer_threads; ++i) {
       threads_.emplace_back([this, stop] {
-        const StopScope::Handover::Entered entered(stop);
+        const StopScope::Transfer::Guard entered(stop);
         run_writer();
       });
     }

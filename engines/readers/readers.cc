@@ -16,9 +16,9 @@ namespace {
 // The engine reads each form as the dialect says it.
 Reader read_as_said(const ReaderInput& in) {
   const Checkpoint& model = in.checkpoint;
-  return {.of = [&in, forms = model.dialect().said_forms(model.config(), model.description(),
-                                                         nullptr)](std::size_t module) {
-    const formats::SaidForm said = forms(in.layer(module).tensor->name);
+  return {.of = [&in, forms = model.dialect().config_forms(model.config(), model.description(),
+                                                           nullptr)](std::size_t module) {
+    const formats::ConfigForm said = forms(in.layer(module).tensor->name);
     return said.scheme && !is_quantized(*said.scheme) ? read_plain(said.because)
                                                       : read_as(said.scheme, said.because);
   }};

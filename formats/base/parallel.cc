@@ -72,11 +72,11 @@ std::size_t available_processors() {
 void parallel_for(std::size_t count, std::size_t threads,
                   const std::function<void(std::size_t)>& body) {
   FirstFailure failure;
-  const StopScope::Handover stop;
+  const StopScope::Transfer stop;
   const auto guarded = [&](std::size_t i) {
     if (failure.failed()) return;
     try {
-      const StopScope::Handover::Entered entered(stop);
+      const StopScope::Transfer::Guard entered(stop);
       StopScope::check();
       body(i);
     } catch (...) {
@@ -111,7 +111,7 @@ void parallel_for(std::size_t count, std::size_t threads,
 
 void run_workers(std::size_t workers, const std::function<void(std::size_t)>& body) {
   FirstFailure failure;
-  const StopScope::Handover stop;
+  const StopScope::Transfer stop;
   {
     // No thread begins before all are there: a job that cannot have all its threads fails at once.
     std::promise<bool> all_there;
@@ -122,7 +122,7 @@ void run_workers(std::size_t workers, const std::function<void(std::size_t)>& bo
         pool.emplace_back([&failure, &body, &stop, may_begin, worker] {
           if (!may_begin.get()) return;
           try {
-            const StopScope::Handover::Entered entered(stop);
+            const StopScope::Transfer::Guard entered(stop);
             body(worker);
           } catch (...) {
             failure.keep(worker, std::current_exception());

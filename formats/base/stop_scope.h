@@ -34,16 +34,16 @@ class StopScope {
     }
   }
 
-  /// Takes the scope of the thread that made it to another thread, for as long as an Entered lives
+  /// Takes the scope of the thread that made it to another thread, for as long as a Guard lives
   /// there. The scope must outlive it.
-  class Handover {
+  class Transfer {
    public:
-    class Entered {
+    class Guard {
      public:
-      explicit Entered(const Handover& from) : before_(std::exchange(current, from.scope_)) {}
-      ~Entered() { current = before_; }
-      Entered(const Entered&) = delete;
-      Entered& operator=(const Entered&) = delete;
+      explicit Guard(const Transfer& from) : before_(std::exchange(current, from.scope_)) {}
+      ~Guard() { current = before_; }
+      Guard(const Guard&) = delete;
+      Guard& operator=(const Guard&) = delete;
 
      private:
       const StopScope* before_;

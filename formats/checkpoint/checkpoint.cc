@@ -214,14 +214,14 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
   draft.settle();
 
   read_headers(draft);
-  settle_copies(draft, /*may_read=*/true);
+  resolve_duplicates(draft, /*may_read=*/true);
   check_index(draft);
   rename_aliases(draft);
   see_flat_stacks(draft);
   find_text_prefix(*draft.family, draft.stored, draft.config);
   name_tied_table(draft);
   count_mtp_layers(*draft.family, draft.stored, draft.config);
-  settle_strays(draft);
+  judge_stray_files(draft);
   leave_out_identity_experts(draft);
   draft.index.weight_map = {};
   if (draft.stored.empty() && draft.is_complete) {
@@ -251,7 +251,7 @@ Checkpoint Checkpoint::assemble(Draft draft, const OpenOptions& options) {
   choose_dialect(draft);
   if (draft.unread_form) draft.faults.add(*draft.unread_form);
   draft.is_understood = draft.faults.empty();
-  settle_copies(draft, /*may_read=*/false);
+  resolve_duplicates(draft, /*may_read=*/false);
   draft.settle();
   understand(draft);
   return judged(std::move(draft));

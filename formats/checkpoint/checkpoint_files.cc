@@ -268,7 +268,7 @@ std::string_view remedy_of(std::optional<bool> are_equal, bool has_indexed) {
 
 }  // namespace
 
-void settle_copies(Draft& draft, bool may_read) {
+void resolve_duplicates(Draft& draft, bool may_read) {
   std::vector<StoredTensor>& stored = draft.stored;
   const std::span<const SourceFile> files = draft.bytes->files();
   CopyComparison comparison(draft, may_read);
@@ -386,16 +386,16 @@ void check_index(Draft& draft) {
   }
   if (misplaced.empty() && unnamed.empty()) return;
   // All have one cause: the index is not of these files.
-  const std::vector<std::string_view>& told = misplaced.empty() ? unnamed : misplaced;
+  const std::vector<std::string_view>& reported = misplaced.empty() ? unnamed : misplaced;
   const std::string also =
       misplaced.empty() || unnamed.empty()
           ? ""
           : fmt::format("; of the files' tensors it does not name '{}'{}", unnamed.front(),
                         unnamed.size() == 1 ? "" : fmt::format(" and {} more", unnamed.size() - 1));
   draft.faults.add(Error(ErrorCode::kMissingTensor, "{}{}{} (fetch index and file again; {})",
-                         first_fact, others_of(told), also, kIndexRemedy)
+                         first_fact, others_of(reported), also, kIndexRemedy)
                        .in_file(first_file)
-                       .in_tensor(told.front()));
+                       .in_tensor(reported.front()));
 }
 
 std::set<std::string_view> unreadable_files(std::span<const SourceFile> files) {
@@ -456,7 +456,7 @@ void judge_strays(Draft& draft) {
 
 }  // namespace
 
-void settle_strays(Draft& draft) {
+void judge_stray_files(Draft& draft) {
   if (!draft.strays.empty()) judge_strays(draft);
   std::ranges::sort(draft.left_out, {}, &LeftOut::path);
   for (std::string& remark : left_out_remarks(draft.left_out))

@@ -45,14 +45,14 @@ void read_headers(Draft& draft);
 /// Reports the names that several had (kDuplicate), unless the options say that one was meant; then
 /// it remarks on them. For a report, few bytes are compared; to merge, all; none if `may_read` is
 /// false.
-void settle_copies(Draft& draft, bool may_read);
+void resolve_duplicates(Draft& draft, bool may_read);
 /// Reports tensors that the index names and the files lack, and the reverse. Files that could not
 /// be read have been reported and are passed over.
 void check_index(Draft& draft);
 /// Judges weights files that belong to no file list. A file with a tensor of this model that no
 /// other file has means that the index is out of date: kMissingTensor. Any other file (the weights
 /// once more, other names, an adapter, or one that cannot be read) is left out, with a remark.
-void settle_strays(Draft& draft);
+void judge_stray_files(Draft& draft);
 
 // Names: family_match.cc, stored_facts.cc.
 
@@ -148,6 +148,6 @@ void judge_unknown(const Checkpoint& opened, Draft& draft);
 /// Takes out the parts of weights whose other parts are elsewhere, with a remark.
 void leave_out_parts_of_others(Draft& draft);
 /// Tells for each stored tensor if it is a part of a weight of AWQ or GPTQ that lacks another part.
-std::vector<bool> parts_of_torn_weights(const InputMajorLayout& layout, Draft& draft);
+std::vector<bool> parts_of_incomplete_weights(const InputMajorLayout& layout, Draft& draft);
 
 }  // namespace ingot::formats

@@ -42,11 +42,11 @@ class LostZeroPoints {
   bool take(std::string_view name, std::uint32_t i) {
     if (!forms_) {
       std::vector<std::string> left_out;
-      if (draft_.dialect->said_forms != nullptr)
-        forms_ = draft_.dialect->said_forms(draft_.config, draft_.description, &left_out);
+      if (draft_.dialect->config_forms != nullptr)
+        forms_ = draft_.dialect->config_forms(draft_.config, draft_.description, &left_out);
       if (!forms_) return false;
     }
-    SaidForm said = forms_(name);
+    ConfigForm said = forms_(name);
     if (!said.has_zero_points) return false;
     Lost& lost = lost_.try_emplace(std::move(said.because), Lost{.first = i}).first->second;
     ++lost.n;
@@ -71,7 +71,7 @@ class LostZeroPoints {
   };
 
   const Draft& draft_;
-  SaidForms forms_;                   // null until a weight is taken in
+  ConfigForms forms_;                 // null until a weight is taken in
   std::map<std::string, Lost> lost_;  // losses by the group's place in the config
 };
 
@@ -752,14 +752,14 @@ std::vector<bool> parts_of_others(Draft& draft) {
   std::vector<bool> found;
   if (const auto layout = input_major_layout(draft.config)) {
     draft.is_complete = false;
-    found = parts_of_torn_weights(*layout, draft);
+    found = parts_of_incomplete_weights(*layout, draft);
   } else {
     const ErrorList of_whole = trial(/*is_complete=*/true).second;
     const auto [refused, of_part] = trial(/*is_complete=*/false);
-    std::set<std::string_view> told, alone;
-    for (const Error& fault : of_part.errors()) told.insert(fault.tensor());
+    std::set<std::string_view> reported, alone;
+    for (const Error& fault : of_part.errors()) reported.insert(fault.tensor());
     for (const Error& fault : of_whole.errors()) {
-      if (fault.code() == ErrorCode::kMissingTensor && !told.contains(fault.tensor()))
+      if (fault.code() == ErrorCode::kMissingTensor && !reported.contains(fault.tensor()))
         alone.insert(fault.tensor());
     }
     for (const StoredTensor& tensor : draft.stored) found.push_back(alone.contains(tensor.name));

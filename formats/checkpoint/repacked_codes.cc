@@ -302,8 +302,8 @@ class RepackedBytes final : public ForwardedBytes {
 };
 
 /// A tensor of the view, in the place of a stored one of the same module.
-StoredTensor seen_as(const StoredTensor& stored, std::string_view suffix, DType dtype,
-                     Shape shape) {
+StoredTensor viewed_as(const StoredTensor& stored, std::string_view suffix, DType dtype,
+                       Shape shape) {
   StoredTensor seen = stored;
   seen.name = std::string(module_stem(stored.name)).append(suffix);
   seen.n_bytes = byte_count(dtype, shape).value();
@@ -557,7 +557,7 @@ void repack_input_major(const InputMajorLayout& layout, Draft& draft) {
     const InputMajorWeight& source = sources[index];
     const bool is_int8 = source.form.bits == 8;
     const auto add = [&](std::string_view suffix, RepackedAs made, DType dtype, Shape shape) {
-      seen.push_back(seen_as(tensor, suffix, dtype, std::move(shape)));
+      seen.push_back(viewed_as(tensor, suffix, dtype, std::move(shape)));
       packed.require_free(tensor, seen.back().name);
       views.push_back({.made = made, .source = index, .original = tensor});
     };
@@ -705,7 +705,7 @@ void repack_bytes(Draft& draft) {
                              ? !weight.form.is_symmetric
                              : tensor.name.ends_with(".weight_g_idx") && weight.form.has_order;
     if (is_packed(tensor)) {
-      seen.push_back(seen_as(tensor, ".weight", DType::kI8, {weight.rows, weight.cols}));
+      seen.push_back(viewed_as(tensor, ".weight", DType::kI8, {weight.rows, weight.cols}));
       views.push_back({.made = RepackedAs::kBytes, .source = source->second, .original = tensor});
     } else if (is_part) {
       seen.push_back(tensor);
@@ -731,14 +731,14 @@ void repack_codes(Draft& draft) {
   });
 }
 
-std::vector<bool> parts_of_torn_weights(const InputMajorLayout& layout, Draft& draft) {
+std::vector<bool> parts_of_incomplete_weights(const InputMajorLayout& layout, Draft& draft) {
   const InputMajorParts packed(layout, draft);
-  std::vector<bool> torn;
+  std::vector<bool> incomplete;
   for (const StoredTensor& tensor : draft.stored) {
     const InputMajorParts::OfWeight* const parts = packed.find(tensor);
-    torn.push_back(parts != nullptr && !packed.is_whole(*parts));
+    incomplete.push_back(parts != nullptr && !packed.is_whole(*parts));
   }
-  return torn;
+  return incomplete;
 }
 
 }  // namespace ingot::formats

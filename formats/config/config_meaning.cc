@@ -72,14 +72,14 @@ Json kind_of_layer(const Json& type) {
 }
 
 // Parameters of rope by key, each with its place.
-using RopeValues = std::vector<std::pair<std::string, SaidValue>>;
+using RopeValues = std::vector<std::pair<std::string, ConfigValue>>;
 
 RopeValues rope_values(const Json& object, const std::string& path) {
   RopeValues values;
   for (const auto& [key, value] : object.items()) {
     if (value.is_null()) continue;
     values.emplace_back(key == "type" ? "rope_type" : key,
-                        SaidValue{.value = value, .path = fmt::format("{}.{}", path, key)});
+                        ConfigValue{.value = value, .path = fmt::format("{}.{}", path, key)});
   }
   return values;
 }
@@ -144,7 +144,7 @@ class ConfigMeaning::Reader {
   [[nodiscard]] std::string path(std::string_view key) const {
     return fmt::format("{}{}", prefix_, key);
   }
-  [[nodiscard]] SaidValue said(std::string_view key) const {
+  [[nodiscard]] ConfigValue said(std::string_view key) const {
     return {.value = at(key), .path = path(key)};
   }
   [[nodiscard]] std::optional<std::uint64_t> number(std::string_view key) const {
@@ -160,7 +160,7 @@ class ConfigMeaning::Reader {
   }
 
   // Keeps a value, or finds that it contradicts the one that is known.
-  void say(const std::string& meaning, SaidValue said) {
+  void say(const std::string& meaning, ConfigValue said) {
     const auto [known, is_new] = meaning_.known_.try_emplace(prefix_ + meaning, std::move(said));
     if (!is_new) meaning_.compare(said, known->second);
   }
@@ -185,7 +185,7 @@ class ConfigMeaning::Reader {
   void compare_spellings(const KeyRow& row) {
     if (row.key().starts_with("rope.")) return;
     const std::string& first = spelling_in(object_, row.key());
-    const SaidValue known{.value = plain(at(first)), .path = path(first)};
+    const ConfigValue known{.value = plain(at(first)), .path = path(first)};
     for (const std::string& key : row.spellings) {
       if (!at(key).is_null()) meaning_.compare({.value = plain(at(key)), .path = path(key)}, known);
     }
@@ -285,9 +285,9 @@ class ConfigMeaning::Reader {
   void read_mlp_layers() {
     if (layers() == 0) return;
     const bool has_experts = meaning_.known_.contains(path("n_routed_experts"));
-    std::vector<SaidValue> others;
-    for (auto& [key, is_meaning, mixtures, refusal] : said_mixtures(keys_)) {
-      SaidValue said{.value = words_of(mixtures, "sparse", "dense"), .path = path(key)};
+    std::vector<ConfigValue> others;
+    for (auto& [key, is_meaning, mixtures, refusal] : mixtures_by_key(keys_)) {
+      ConfigValue said{.value = words_of(mixtures, "sparse", "dense"), .path = path(key)};
       if (!refusal.empty()) {
         if (has_experts && is_meaning) contradict(std::move(refusal));
       } else if (is_meaning) {
@@ -297,7 +297,7 @@ class ConfigMeaning::Reader {
       }
     }
     const auto known = meaning_.known_.find(path("mlp_layer_types"));
-    for (const SaidValue& other : others)
+    for (const ConfigValue& other : others)
       meaning_.compare(other, known == meaning_.known_.end() ? others.front() : known->second);
     const std::vector<bool> all(static_cast<std::size_t>(layers()), has_experts);
     forget_if("mlp_layer_types", words_of(all, "sparse", "dense"));
@@ -377,7 +377,7 @@ class ConfigMeaning::Reader {
             return text.substr(0, text.find('.')) == key;
           });
       if (is_known(key) || value.is_null() || is_text) continue;
-      meaning_.unknown_.emplace(path(key), SaidValue{.value = value, .path = path(key)});
+      meaning_.unknown_.emplace(path(key), ConfigValue{.value = value, .path = path(key)});
     }
   }
 
@@ -396,9 +396,9 @@ ConfigMeaning::ConfigMeaning(const Json& given) {
   const std::string prefix = key.empty() ? "" : fmt::format("{}.", key);
   if (!key.empty()) Reader(config, "", *this).read();
   Json text = key.empty() ? config : text_object(config, key);
-  std::vector<SaidTwice> twice;
+  std::vector<TwoSpellings> twice;
   use_released_words(text, &twice);
-  for (const SaidTwice& said : twice) {
+  for (const TwoSpellings& said : twice) {
     contradictions_.push_back(fmt::format(
         "{0}{1} is {2}, but {3} make{4} it {5}: readers take one or the other", prefix, said.key,
         config_text(said.value), said.words, said.words.find(',') == std::string::npos ? "s" : "",
@@ -414,7 +414,7 @@ ConfigMeaning::ConfigMeaning(const Json& given) {
   }
 }
 
-void ConfigMeaning::compare(const SaidValue& said, const SaidValue& known) {
+void ConfigMeaning::compare(const ConfigValue& said, const ConfigValue& known) {
   if (*said.value == *known.value) return;
   contradictions_.push_back(fmt::format("{} is {}, but {} is {}: readers take one or the other",
                                         said.path, config_text(said.value), known.path,

@@ -9,7 +9,7 @@
 namespace ingot::formats {
 
 /// One thing that config.json says.
-struct SaidValue {
+struct ConfigValue {
   JsonValue value;   ///< value in one form for all spellings: one end-of-text id is no list, ...
   std::string path;  ///< its place in the file: `rope_scaling.factor`
 };
@@ -21,7 +21,7 @@ struct SaidValue {
 /// layers, who saved the file, and keys that concern only training.
 class ConfigMeaning {
  public:
-  using Values = std::map<std::string, SaidValue, std::less<>>;
+  using Values = std::map<std::string, ConfigValue, std::less<>>;
 
   explicit ConfigMeaning(const Json& config);
 
@@ -37,7 +37,7 @@ class ConfigMeaning {
  private:
   class Reader;
   /// Notes two places that say one thing differently.
-  void compare(const SaidValue& said, const SaidValue& known);
+  void compare(const ConfigValue& said, const ConfigValue& known);
   Values known_, unknown_;
   std::vector<std::string> contradictions_;
 };

@@ -209,8 +209,8 @@ std::vector<bool> mixture_layers(const ConfigKeys& keys, LayerCounts layers, boo
   return way->read(keys, layers);
 }
 
-std::vector<SaidMixtures> said_mixtures(const ConfigKeys& keys) {
-  std::vector<SaidMixtures> said;
+std::vector<MixturesByKey> mixtures_by_key(const ConfigKeys& keys) {
+  std::vector<MixturesByKey> said;
   for (const MixtureWay& way : kMixtureWays) {
     const char* key = key_in(keys, way);
     if (key == nullptr) continue;
@@ -248,12 +248,12 @@ std::vector<bool> linear_layers(const ConfigKeys& keys, LayerCounts layers) {
   return linear_by_group(keys, every_key, layers.main);
 }
 
-std::optional<SaidLayers> linear_layers_by_step(const ConfigKeys& keys) {
+std::optional<LayersByStep> linear_layers_by_step(const ConfigKeys& keys) {
   for (const char* key : {kPeriod, kGroup, kInterval}) {
     if (keys.find(key) == nullptr) continue;
     const std::uint64_t n = keys.layers().main;
     try {
-      return SaidLayers{
+      return LayersByStep{
           .key = key,
           .layers = key == kPeriod ? linear_by_period(keys, n) : linear_by_group(keys, key, n)};
     } catch (const Error&) {

@@ -26,25 +26,25 @@ std::uint64_t usual_head_dim(std::uint64_t hidden_size, std::uint64_t n_heads);
 std::vector<bool> mixture_layers(const ConfigKeys& keys, LayerCounts layers, bool has_experts);
 
 /// The mixtures of experts by one key.
-struct SaidMixtures {
+struct MixturesByKey {
   const char* key;
   bool is_meaning = false;  ///< true: no family has a meaning of its own for the key
   std::vector<bool> layers = {};
   std::string refusal = {};  ///< refusal by readers of the key; then `layers` is empty
 };
 /// Returns the mixtures by every key that the config has.
-std::vector<SaidMixtures> said_mixtures(const ConfigKeys& keys);
+std::vector<MixturesByKey> mixtures_by_key(const ConfigKeys& keys);
 
 /// Tells for each main layer if its attention is linear; empty where no key says that some are.
 std::vector<bool> linear_layers(const ConfigKeys& keys, LayerCounts layers);
 
 /// The layers with linear attention by a step or a period, whatever a list says.
-struct SaidLayers {
+struct LayersByStep {
   const char* key;
   std::vector<bool> layers;
 };
 /// The layers by a step or a period; nullopt where the config has none, or one that readers refuse.
-std::optional<SaidLayers> linear_layers_by_step(const ConfigKeys& keys);
+std::optional<LayersByStep> linear_layers_by_step(const ConfigKeys& keys);
 
 /// The source of a main layer's choice: a lightning indexer of its own, or an earlier layer's.
 struct OwnIndexer {

@@ -40,13 +40,13 @@ bool has_key(const Json& object, const std::string& key) {
                              [&](const std::string& one) { return object.contains(one); });
 }
 
-const Json& said_under(const Json& object, std::string_view key) {
+const Json& config_value_under(const Json& object, std::string_view key) {
   return json_member(object, find_key(key) == nullptr ? key : spelling_in(object, key));
 }
 
 /// The words in turn, an entry per main layer; null where the config does not say how many.
 Json by_layer(const std::vector<std::string>& words, const Json& object) {
-  const auto n = whole_number(said_under(object, "num_hidden_layers"), kMostByLayer);
+  const auto n = whole_number(config_value_under(object, "num_hidden_layers"), kMostByLayer);
   if (!n || words.empty()) return nullptr;
   Json list = Json::array();
   for (std::uint64_t layer = 0; layer < *n; ++layer) {
@@ -62,7 +62,7 @@ Json meant(const Json& value, const Json& object) {
   constexpr std::string_view kAs = "as ", kEach = "each ";
   if (!value.is_string()) return Json(value);
   const std::string_view text = value.get_ref<const std::string&>();
-  if (text.starts_with(kAs)) return Json(said_under(object, text.substr(kAs.size())));
+  if (text.starts_with(kAs)) return Json(config_value_under(object, text.substr(kAs.size())));
   if (text.starts_with(kEach)) return by_layer(words_in(text.substr(kEach.size())), object);
   return Json(value);
 }

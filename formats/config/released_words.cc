@@ -656,7 +656,7 @@ bool agree(const Json& one, const Json& other) {
 
 }  // namespace
 
-bool use_released_words(Json& keys, std::vector<SaidTwice>* contradictions) {
+bool use_released_words(Json& keys, std::vector<TwoSpellings>* contradictions) {
   if (!keys.is_object()) return false;
   bool is_changed = false;
   for (const auto translate : kTranslations) {

@@ -8,7 +8,7 @@
 namespace ingot::formats {
 
 /// A released key that a config has, and words that transformers saved with another meaning.
-struct SaidTwice {
+struct TwoSpellings {
   std::string key;    ///< dots lead into objects
   JsonValue value;    ///< value of that key
   std::string words;  ///< words with commas between them
@@ -24,6 +24,6 @@ struct SaidTwice {
 ///
 /// Returns true if anything changed. Source: the configurations that transformers 5.24 saves after
 /// reading the released ones, and as its classes write them (tests/golden/saved_configs).
-bool use_released_words(Json& keys, std::vector<SaidTwice>* contradictions = nullptr);
+bool use_released_words(Json& keys, std::vector<TwoSpellings>* contradictions = nullptr);
 
 }  // namespace ingot::formats

@@ -34,9 +34,9 @@ bool sums_two_best(const ModelConfig& config) {
 Routing read_routing(const ModelConfig& config) {
   const JsonFields fields(text_keys(config), "config.json");
   const auto count = [&](const char* key) {
-    const std::string& said_as = spelling_in(text_keys(config), key);
-    const std::uint64_t said = fields.optional_number(said_as.c_str(), kMaxGroups).value_or(1);
-    return static_cast<std::size_t>(std::max<std::uint64_t>(said, 1));
+    const std::string& spelling = spelling_in(text_keys(config), key);
+    const std::uint64_t groups = fields.optional_number(spelling.c_str(), kMaxGroups).value_or(1);
+    return static_cast<std::size_t>(std::max<std::uint64_t>(groups, 1));
   };
   const bool has_groups = config.topk_method != "greedy";
   const Routing routing{.experts = static_cast<std::size_t>(config.n_routed_experts),

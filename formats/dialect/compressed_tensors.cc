@@ -281,12 +281,12 @@ bool is_asymmetric(const Json& weights) {
   return (type.is_null() || type == "int") && json_member(weights, "symmetric") == false;
 }
 
-SaidForms forms_of_groups(const ModelConfig& config, const Json&,
-                          std::vector<std::string>* faults) {
+ConfigForms forms_of_groups(const ModelConfig& config, const Json&,
+                            std::vector<std::string>* faults) {
   const Json* block = source_block(config, kCompressedTensorsDialect);
   if (block == nullptr) return nullptr;
   return [groups = std::make_shared<const ConfigGroups>(*block, faults)](
-             std::string_view weight) -> SaidForm {
+             std::string_view weight) -> ConfigForm {
     const std::string_view module = module_name(weight);
     const ConfigGroup* stored = groups->stored_group(module);
     if (stored == nullptr) return {};
@@ -310,7 +310,7 @@ const Dialect kCompressedTensorsDialect = {
     .holds_mixtures = true,
     .heads = Heads::kByName,
     .quantization_config = compressed_block,
-    .said_forms = forms_of_groups,
+    .config_forms = forms_of_groups,
     .block_size = compressed_tensors_block_size,
     .known_keys = {"quant_method", "format", "config_groups", kIgnore, "quantization_status",
                    "global_compression_ratio", "sparsity_config", "transform_config", "version"},

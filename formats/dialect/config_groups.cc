@@ -294,8 +294,9 @@ std::optional<SchemeId> scheme_of_arguments(const Json& weights) {
   const std::string type =
       json_member(weights, "type").is_null() ? "int" : text_at(weights, "type");
   const std::string strategy = strategy_of(weights);
-  const Json& said_bits = json_member(weights, "num_bits");
-  const std::uint64_t bits = said_bits.is_number_unsigned() ? said_bits.get<std::uint64_t>() : 8;
+  const Json& config_bits = json_member(weights, "num_bits");
+  const std::uint64_t bits =
+      config_bits.is_number_unsigned() ? config_bits.get<std::uint64_t>() : 8;
   for (const GroupForm& form : kForms) {
     if (type != form.type || bits != form.num_bits) continue;
     if (strategy != form.strategy && strategy != form.row_strategy) continue;

@@ -74,7 +74,7 @@ struct StorageRow {
   bool global_divides = false;
   /// Why a user must choose the kind of activations, and the kinds; empty: no choice is needed.
   std::string_view activations_choice = {};
-  bool is_kept_only = false;  ///< true: read and kept as it is, never newly written
+  bool is_read_only = false;  ///< true: read and kept as it is, never newly written
   ExpertForm experts = ExpertForm::kSeparate;
 };
 
@@ -110,7 +110,7 @@ struct WrittenModel {
 };
 
 /// The words of the JSON around a checkpoint on one weight.
-struct SaidForm {
+struct ConfigForm {
   std::optional<SchemeId> scheme;          ///< scheme, if one of ours; kBf16 for any plain one
   std::optional<Activations> activations;  ///< activations, if they are said
   std::string because;                     ///< entry that says so
@@ -123,7 +123,7 @@ struct SaidForm {
   /// Numbers that activations become: "dynamic in 8 bits of type float"; null: those of the codes.
   std::function<std::string()> numbers;
 };
-using SaidForms = std::function<SaidForm(std::string_view weight)>;
+using ConfigForms = std::function<ConfigForm(std::string_view weight)>;
 
 /// Names of the parts and the JSON around them. A row in a table.
 struct Dialect {
@@ -150,8 +150,8 @@ struct Dialect {
   /// Returns the forms that the JSON says, or null where it says none; `description` is the file or
   /// null. Lists that are none are put into `faults`; without `faults`, kCorrupt is thrown. All of
   /// it must outlive the answer.
-  SaidForms (*said_forms)(const ModelConfig& config, const Json& description,
-                          std::vector<std::string>* faults) = nullptr;
+  ConfigForms (*config_forms)(const ModelConfig& config, const Json& description,
+                              std::vector<std::string>* faults) = nullptr;
   /// Returns the refusal of codes that are no values of weights, as JSON and stored tensors show
   /// it; nullopt: all are.
   std::optional<Error> (*unread)(const ModelConfig& config, const Json& description,
@@ -266,12 +266,12 @@ class SourceActivations {
   /// stored, else the dialect's default; FP4 that the dialect itself does not write is weight-only.
   /// `name` is the weight's.
   [[nodiscard]] Activations of(std::string_view name, const Encoding& encoding) const;
-  /// SaidForm::leaves_inputs of a weight that is in the form that is said.
+  /// ConfigForm::leaves_inputs of a weight that is in the form that is said.
   [[nodiscard]] bool leaves_inputs(std::string_view name, const Encoding& encoding) const {
-    const SaidForm said = forms_(name);
+    const ConfigForm said = forms_(name);
     return said.leaves_inputs && said.scheme == encoding.scheme;
   }
-  /// SaidForm::has_row_scales.
+  /// ConfigForm::has_row_scales.
   [[nodiscard]] bool has_row_scales(std::string_view name) const {
     return forms_(name).has_row_scales;
   }
@@ -282,7 +282,7 @@ class SourceActivations {
 
  private:
   const Dialect* dialect_;
-  SaidForms forms_;
+  ConfigForms forms_;
 };
 
 }  // namespace ingot::formats

@@ -75,7 +75,7 @@ constexpr PartRow input_part(PartShape shape, std::string_view suffix = ".input_
 }
 
 constexpr StorageRow kept_only(StorageRow row) {
-  row.is_kept_only = true;
+  row.is_read_only = true;
   return row;
 }
 constexpr StorageRow with_experts(ExpertForm experts, StorageRow row) {

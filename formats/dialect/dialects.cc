@@ -134,7 +134,7 @@ Shape part_shape(const PartRow& row, SchemeId scheme, const Shape& weight,
 
 const Dialect& default_dialect(SchemeId scheme, std::optional<Activations> activations) {
   const StorageRow* native = find_storage(kDeepseekDialect, scheme, activations);
-  const bool is_native = native != nullptr && !native->is_kept_only;
+  const bool is_native = native != nullptr && !native->is_read_only;
   return is_native || !scheme_facts(scheme).quantized ? kDeepseekDialect
                                                       : kCompressedTensorsDialect;
 }
@@ -299,13 +299,13 @@ WrittenGroups written_groups(const WrittenModel& model) {
 SourceActivations::SourceActivations(const ModelConfig& config, const Dialect& dialect,
                                      const Json& description)
     : dialect_(&dialect) {
-  if (dialect.said_forms != nullptr) forms_ = dialect.said_forms(config, description, nullptr);
-  if (!forms_) forms_ = [](std::string_view) { return SaidForm(); };
+  if (dialect.config_forms != nullptr) forms_ = dialect.config_forms(config, description, nullptr);
+  if (!forms_) forms_ = [](std::string_view) { return ConfigForm(); };
 }
 
 Activations SourceActivations::of(std::string_view name, const Encoding& encoding) const {
   const bool has_inputs = encoding.stored.has(Part::kInputScale);
-  const SaidForm said = forms_(name);
+  const ConfigForm said = forms_(name);
   if (said.activations && said.scheme == encoding.scheme) return *said.activations;
   if (said.activations && !said.scheme) {
     const bool is_possible = said.activations != Activations::kStatic || has_inputs;
@@ -324,7 +324,7 @@ Activations SourceActivations::of(std::string_view name, const Encoding& encodin
 std::string SourceActivations::text(std::string_view name, const Encoding& encoding) const {
   const Activations activations = of(name, encoding);
   if (activations == Activations::kWeightOnly) return std::string(activations_name(activations));
-  const SaidForm form = forms_(name);
+  const ConfigForm form = forms_(name);
   if (form.numbers && form.scheme == encoding.scheme)
     if (std::string said = form.numbers(); !said.empty()) return said;
   // Where nothing else is said they become numbers of the weights' kind.

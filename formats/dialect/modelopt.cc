@@ -238,13 +238,13 @@ bool is_modelopt(const ModelConfig& config) {
   return method_of(config).find(kModelopt) != std::string::npos;
 }
 
-SaidForms modelopt_forms(const ModelConfig& config, const Json& description,
-                         std::vector<std::string>* faults) {
+ConfigForms modelopt_forms(const ModelConfig& config, const Json& description,
+                           std::vector<std::string>* faults) {
   const Json* source =
       description.is_object() ? &description : source_block(config, kModeloptDialect);
   if (source == nullptr) return nullptr;
-  return [block =
-              ModeloptBlock(*source, kModeloptLists, faults)](std::string_view weight) -> SaidForm {
+  return [block = ModeloptBlock(*source, kModeloptLists, faults)](
+             std::string_view weight) -> ConfigForm {
     const StorageRow* algo = block.algo_of(module_name(weight));
     if (algo == nullptr) return {};
     return {.scheme = algo->scheme,
@@ -266,7 +266,7 @@ const Dialect kModeloptDialect = {
     .description_file = "hf_quant_config.json",
     .quantization_config = modelopt_block,
     .description = hf_quant_config,
-    .said_forms = modelopt_forms,
+    .config_forms = modelopt_forms,
     .unread = unread_modelopt,
     .known_keys = {"quant_method", "quant_algo", "group_size", "config_groups", "ignore",
                    "exclude_modules", "quantized_layers", "producer", "has_zero_point",

@@ -67,8 +67,9 @@ std::map<std::string_view, std::string_view> words_of(const Json* description) {
   return words;
 }
 
-SaidForms described_forms(const ModelConfig&, const Json& description, std::vector<std::string>*) {
-  return [words = words_of(&description)](std::string_view weight) -> SaidForm {
+ConfigForms described_forms(const ModelConfig&, const Json& description,
+                            std::vector<std::string>*) {
+  return [words = words_of(&description)](std::string_view weight) -> ConfigForm {
     const auto word = words.find(weight);
     if (word == words.end())
       return {.scheme = SchemeId::kBf16, .because = "not in the description"};
@@ -85,7 +86,7 @@ Json modelslim_block(const WrittenModel&) {
 
 Json modelslim_description(const WrittenModel& model) {
   if (!any_quantized(model.tensors)) return nullptr;
-  const auto told = words_of(model.description);
+  const auto described = words_of(model.description);
   const DescribedType* highest = nullptr;
   std::map<std::string_view, std::string_view> entries;
   for (const WrittenTensor& tensor : model.tensors) {
@@ -94,8 +95,9 @@ Json modelslim_description(const WrittenModel& model) {
       const bool is_static = tensor.activations == Activations::kStatic;
       const DescribedType* type = is_static ? kStaticType : kDynamicType;
       // The source's own word for the tensor, if that word still holds.
-      const auto word = told.find(tensor.name);
-      const DescribedType* own = word == told.end() ? nullptr : find_described_type(word->second);
+      const auto word = described.find(tensor.name);
+      const DescribedType* own =
+          word == described.end() ? nullptr : find_described_type(word->second);
       if (own != nullptr && own->activations == type->activations) type = own;
       if (highest == nullptr || highest < type) highest = type;
       name = type->name;
@@ -123,7 +125,7 @@ const Dialect kModelslimDialect = {
     .description_file = "quant_model_description.json",
     .quantization_config = modelslim_block,
     .description = modelslim_description,
-    .said_forms = described_forms,
+    .config_forms = described_forms,
     .unread_type = "MXFP",
     .unread_holds = "msmodelslim's MX formats for Ascend"};
 

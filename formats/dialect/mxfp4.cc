@@ -51,8 +51,8 @@ Json mxfp4_block(const WrittenModel& model) {
   return block;
 }
 
-SaidForms mxfp4_forms(const ModelConfig&, const Json&, std::vector<std::string>*) {
-  return [](std::string_view weight) -> SaidForm {
+ConfigForms mxfp4_forms(const ModelConfig&, const Json&, std::vector<std::string>*) {
+  return [](std::string_view weight) -> ConfigForm {
     if (weight.find(".experts") == std::string_view::npos)
       return {.scheme = SchemeId::kBf16, .because = "not an expert"};
     return {.scheme = SchemeId::kMxfp4, .because = "quant_method mxfp4"};
@@ -68,6 +68,6 @@ const Dialect kMxfp4Dialect = {.name = "mxfp4",
                                .methods = {"mxfp4"},
                                .storage = kMxfp4Storage,
                                .quantization_config = mxfp4_block,
-                               .said_forms = mxfp4_forms};
+                               .config_forms = mxfp4_forms};
 
 }  // namespace ingot::formats

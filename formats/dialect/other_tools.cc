@@ -113,8 +113,8 @@ std::string unread_auto_round(const Json& block) {
 }
 
 // The activations for a module by Quark's config or AutoRound's.
-SaidForms tools_forms(const ModelConfig& config, const Json&, std::vector<std::string>*) {
-  return [&config](std::string_view weight) -> SaidForm {
+ConfigForms tools_forms(const ModelConfig& config, const Json&, std::vector<std::string>*) {
+  return [&config](std::string_view weight) -> ConfigForm {
     const Json& block = quantization_block(config);
     if (method_of(config) == kQuark) {
       const Json& layer = quark_layer(block, module_name(weight));
@@ -144,7 +144,7 @@ Dialect read_only(std::string_view name, std::string_view summary,
           .storage = kCompressedTensorsDialect.storage,
           .is_read_only = true,
           .quantization_config = no_block,
-          .said_forms = tools_forms};
+          .config_forms = tools_forms};
 }
 
 std::string method_of(const ModelConfig& config) {

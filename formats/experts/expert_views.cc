@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/experts/expert_view.h"
 #include "formats/experts/separation.h"
-#include "formats/experts/sight.h"
 #include "formats/experts/stacking.h"
 #include "formats/storage/stack_form.h"
 
@@ -15,7 +15,7 @@ namespace ingot::formats {
 namespace {
 
 /// Adds one stack with its matrices the other way round.
-void add_turned(const Checkpoint& source, LogicalTensor stack, Sight& sight) {
+void add_turned(const Checkpoint& source, LogicalTensor stack, ExpertView& experts) {
   std::swap(stack.shape[1], stack.shape[2]);
   Encoding& encoding = stack.encoding;
   StoredParts parts;
@@ -23,7 +23,7 @@ void add_turned(const Checkpoint& source, LogicalTensor stack, Sight& sight) {
     const StoredTensor& stored = source.stored()[index];
     if (part_facts(part).extent == PartExtent::kOne && part != Part::kWeight &&
         part != Part::kScale) {
-      parts.set(part, sight.keep(index));
+      parts.set(part, experts.keep(index));
       return;
     }
     Shape seen = stack.shape;
@@ -37,13 +37,13 @@ void add_turned(const Checkpoint& source, LogicalTensor stack, Sight& sight) {
               .pieces = {{.stored = index}}};
     if (part == Part::kWeight)
       seen[2] = packing(encoding.scheme, stored.dtype).elements_of(seen[2]);
-    parts.set(part, sight.add(stored.name, std::move(seen), std::move(view)));
+    parts.set(part, experts.add(stored.name, std::move(seen), std::move(view)));
   });
   std::swap(encoding.block_rows, encoding.block_cols);
   encoding.stored = parts;
   stack.stack =
       stack.stack == StackOrder::kInputMajor ? StackOrder::kOutputMajor : StackOrder::kInputMajor;
-  sight.add(std::move(stack));
+  experts.add(std::move(stack));
 }
 
 Error not_seen(const Checkpoint& source, std::string_view form, std::string fault) {
@@ -88,36 +88,36 @@ Checkpoint with_single_experts(std::shared_ptr<const Checkpoint> source) {
   }
   if (!turned.empty())
     source = std::make_shared<const Checkpoint>(with_turned_stacks(source, turned));
-  Sight sight(*source);
+  ExpertView experts(*source);
   for (const LogicalTensor& tensor : source->tensors())
-    is_stack(tensor) ? add_separated(*source, tensor, sight) : sight.keep(tensor);
+    is_stack(tensor) ? add_separated(*source, tensor, experts) : experts.keep(tensor);
   const Dialect& dialect = dialect_of_singles(*source);
-  return sight.finish(std::move(source), dialect);
+  return experts.finish(std::move(source), dialect);
 }
 
 Checkpoint with_stacked_experts(std::shared_ptr<const Checkpoint> source) {
   if (std::string fault = stacking_fault(*source); !fault.empty())
     throw not_seen(*source, "stacked", std::move(fault));
-  Sight sight(*source);
+  ExpertView experts(*source);
   for (const LogicalTensor& tensor : source->tensors()) {
-    if (!is_single(tensor)) sight.keep(tensor);
+    if (!is_single(tensor)) experts.keep(tensor);
   }
-  Stacking(*source).add_to(sight);
+  Stacking(*source).add_to(experts);
   const Dialect& dialect = source->dialect();
-  return sight.finish(std::move(source), dialect);
+  return experts.finish(std::move(source), dialect);
 }
 
 Checkpoint with_turned_stacks(std::shared_ptr<const Checkpoint> source,
                               std::span<const std::uint32_t> stacks) {
   std::vector<bool> is_turned(source->tensors().size());
   for (const std::uint32_t i : stacks) is_turned[i] = true;
-  Sight sight(*source);
+  ExpertView experts(*source);
   for (std::uint32_t i = 0; i < source->tensors().size(); ++i) {
     const LogicalTensor& tensor = source->tensors()[i];
-    is_turned[i] ? add_turned(*source, tensor, sight) : sight.keep(tensor);
+    is_turned[i] ? add_turned(*source, tensor, experts) : experts.keep(tensor);
   }
   const Dialect& dialect = source->dialect();
-  return sight.finish(std::move(source), dialect);
+  return experts.finish(std::move(source), dialect);
 }
 
 ExpertsHeld experts_held(const TensorSource& model) {

@@ -40,8 +40,8 @@ Window rows_of_member(const LogicalTensor& stack, std::uint64_t n_members, std::
 /// Builds a view of stacks in which each expert has tensors of its own.
 class Separation {
  public:
-  Separation(const Checkpoint& source, Sight& sight)
-      : source_(source), dialect_(dialect_of_singles(source)), sight_(sight) {}
+  Separation(const Checkpoint& source, ExpertView& experts)
+      : source_(source), dialect_(dialect_of_singles(source)), experts_(experts) {}
 
   // Adds a stack that has no fault.
   void add(const LogicalTensor& stack) {
@@ -81,8 +81,8 @@ class Separation {
                   {.stored = stored,
                    .offset = (expert * n_outputs * n_inputs + own.first * row_stride) * bits / 8}}};
     single.encoding = stack.encoding;
-    single.encoding.stored = StoredParts(sight_.add(single.name, single.shape, std::move(view)));
-    sight_.add(std::move(single));
+    single.encoding.stored = StoredParts(experts_.add(single.name, single.shape, std::move(view)));
+    experts_.add(std::move(single));
   }
 
   void add_coded(const LogicalTensor& stack, LogicalTensor single, std::uint64_t expert,
@@ -115,15 +115,15 @@ class Separation {
           .nest = Nest(
               8, {{.n = own.n, .stride = own.step * row_bytes}, {.n = row_bytes, .stride = 1}}),
           .pieces = {{.stored = index, .offset = expert * expert_bytes + own.first * row_bytes}}};
-      parts.set(part, sight_.add(part_name(row, single.name), std::move(shape), std::move(view)));
+      parts.set(part, experts_.add(part_name(row, single.name), std::move(shape), std::move(view)));
     });
     single.encoding.stored = parts;
-    sight_.add(std::move(single));
+    experts_.add(std::move(single));
   }
 
   const Checkpoint& source_;
   const Dialect& dialect_;
-  Sight& sight_;
+  ExpertView& experts_;
 };
 
 }  // namespace
@@ -156,8 +156,8 @@ std::string separation_fault(const Checkpoint& source, const LogicalTensor& stac
   return odd;
 }
 
-void add_separated(const Checkpoint& source, const LogicalTensor& stack, Sight& sight) {
-  Separation(source, sight).add(stack);
+void add_separated(const Checkpoint& source, const LogicalTensor& stack, ExpertView& experts) {
+  Separation(source, experts).add(stack);
 }
 
 }  // namespace ingot::formats

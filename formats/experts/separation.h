@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "formats/experts/sight.h"
+#include "formats/experts/expert_view.h"
 
 // Stacks seen one by one.
 
@@ -12,6 +12,6 @@ namespace ingot::formats {
 std::string separation_fault(const Checkpoint& source, const LogicalTensor& stack);
 /// Adds the experts of a stack, one by one. The stack's separation_fault() must be empty, and its
 /// matrices output-major where they are quantized.
-void add_separated(const Checkpoint& source, const LogicalTensor& stack, Sight& sight);
+void add_separated(const Checkpoint& source, const LogicalTensor& stack, ExpertView& experts);
 
 }  // namespace ingot::formats

@@ -66,8 +66,8 @@ std::string Stacking::fault() const {
   return {};
 }
 
-void Stacking::add_to(Sight& sight) const {
-  for (const auto& [key, gathered] : stacks_) add(gathered, sight);
+void Stacking::add_to(ExpertView& experts) const {
+  for (const auto& [key, gathered] : stacks_) add(gathered, experts);
 }
 
 std::string Stacking::fault_of(const Gathered& gathered) const {
@@ -110,7 +110,7 @@ std::string Stacking::fault_of(const Gathered& gathered) const {
              : fmt::format("blocks of {} rows do not divide {} rows", block, rows);
 }
 
-void Stacking::add(const Gathered& gathered, Sight& sight) const {
+void Stacking::add(const Gathered& gathered, ExpertView& experts) const {
   const LogicalTensor& first = gathered.first();
   const std::uint64_t n_experts = gathered.tensors.size() / gathered.n_members;
   LogicalTensor stack;
@@ -154,13 +154,13 @@ void Stacking::add(const Gathered& gathered, Sight& sight) const {
         row->shape != PartShape::kOne)
       shape =
           part_shape(*row, first.encoding.scheme, stack.shape, {block, first.encoding.block_cols});
-    parts.set(part, sight.add(row == nullptr ? stack.name : part_name(*row, stack.name),
-                              std::move(shape), std::move(view)));
+    parts.set(part, experts.add(row == nullptr ? stack.name : part_name(*row, stack.name),
+                                std::move(shape), std::move(view)));
     // Gate and up keep scales of their own.
     if (part == Part::kScale && gathered.n_members > 1) stack.encoding.block_rows = block;
   });
   stack.encoding.stored = parts;
-  sight.add(std::move(stack));
+  experts.add(std::move(stack));
 }
 
 }  // namespace ingot::formats

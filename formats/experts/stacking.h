@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "formats/experts/sight.h"
+#include "formats/experts/expert_view.h"
 
 namespace ingot::formats {
 
@@ -18,7 +18,7 @@ class Stacking {
   /// Why they cannot be, naming one; empty: they can.
   [[nodiscard]] std::string fault() const;
   /// Adds the stacks. fault() must be empty.
-  void add_to(Sight& sight) const;
+  void add_to(ExpertView& experts) const;
 
  private:
   /// The members of one stack to be, [expert][member].
@@ -31,7 +31,7 @@ class Stacking {
   };
 
   [[nodiscard]] std::string fault_of(const Gathered& gathered) const;
-  void add(const Gathered& gathered, Sight& sight) const;
+  void add(const Gathered& gathered, ExpertView& experts) const;
 
   const Checkpoint& source_;
   std::map<std::pair<std::uint32_t, Role>, Gathered> stacks_;  // stacks by layer

@@ -120,7 +120,8 @@ StepFigures Coordinator::figures_of(std::span<const Report> reports) const {
     const shard::RankPosition position = view_.topology.position(rank);
     by_expert_rank.at(position.ep_rank) += counts.expert_tokens;
     if (position.stage == 0 && position.tp_rank == 0) {
-      if (counts.prompt_tokens + counts.answer_tokens + counts.tokens_anew == 0) counts.dummy = 1;
+      if (counts.prompt_tokens + counts.answer_tokens + counts.recomputed_tokens == 0)
+        counts.dummy = 1;
       add_counts<StepCounts>(figures, counts);
     } else {
       add_counts<RankCounts>(figures, counts);

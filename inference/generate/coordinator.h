@@ -29,10 +29,10 @@ struct StepCounts : RankCounts {
   std::uint64_t prompt_tokens = 0;  ///< tokens of prompts, computed for the first time
   /// Tokens of answers, computed for the first time; proposals that do not hold left out.
   std::uint64_t answer_tokens = 0;
-  std::uint64_t tokens_anew = 0;  ///< tokens computed again, after their sequence was put back
-  std::uint64_t put_back = 0;     ///< sequences that were put back
-  std::uint64_t sequences = 0;    ///< sequences that have tokens in the caches or in this step
-  std::uint64_t waiting = 0;      ///< sequences that have arrived, but have no tokens there
+  std::uint64_t recomputed_tokens = 0;  ///< tokens computed again, after a preemption
+  std::uint64_t preempted = 0;          ///< sequences that were preempted
+  std::uint64_t sequences = 0;  ///< sequences that have tokens in the caches or in this step
+  std::uint64_t waiting = 0;    ///< sequences that have arrived, but have no tokens there
   std::uint64_t cached_tokens = 0, cache_capacity = 0;
   std::uint64_t dummy = 0;  ///< groups that took the step without tokens
 };

@@ -32,13 +32,13 @@ Drafter::Drafter(const Model& model, std::size_t k, const SamplingOptions& sampl
 }
 
 std::vector<std::vector<std::int32_t>> Drafter::propose(const Matrix& normed,
-                                                        std::span<const FedRows> fed,
+                                                        std::span<const AcceptedRows> accepted,
                                                         ModelCache& cache) const {
-  std::vector<std::vector<std::int32_t>> drafts(fed.size());
+  std::vector<std::vector<std::int32_t>> drafts(accepted.size());
   std::vector<Row> entries;
   std::vector<std::size_t> from_rows, drafting, last_entries;
-  for (std::size_t i = 0; i < fed.size(); ++i) {
-    const FedRows& rows = fed[i];
+  for (std::size_t i = 0; i < accepted.size(); ++i) {
+    const AcceptedRows& rows = accepted[i];
     INGOT_CHECK(rows.next.size() == rows.count);
     for (std::size_t r = 0; r < rows.count; ++r) {
       const std::size_t position = rows.first_position + r;
@@ -54,13 +54,13 @@ std::vector<std::vector<std::int32_t>> Drafter::propose(const Matrix& normed,
   }
   const Matrix all = model_.mtp(rows_of(normed, from_rows), entries, cache);
   Matrix states = rows_of(all, last_entries);
-  draw(states, drafting, fed, drafts);
+  draw(states, drafting, accepted, drafts);
   for (std::size_t n = 1; n < k_; ++n) {
     // Sequences that may go on, with the state that the layer made of each.
     std::vector<std::size_t> kept;
     std::vector<Row> rows;
     for (std::size_t at = 0; at < drafting.size(); ++at) {
-      const FedRows& sequence = fed[drafting[at]];
+      const AcceptedRows& sequence = accepted[drafting[at]];
       if (n >= sequence.most_drafts) continue;
       kept.push_back(at);
       rows.push_back(
@@ -72,19 +72,19 @@ std::vector<std::vector<std::int32_t>> Drafter::propose(const Matrix& normed,
     states = model_.mtp(rows_of(states, kept), rows, cache);
     for (std::size_t at = 0; at < kept.size(); ++at) kept[at] = drafting[kept[at]];
     drafting = std::move(kept);
-    draw(states, drafting, fed, drafts);
+    draw(states, drafting, accepted, drafts);
   }
-  for (const FedRows& rows : fed)
+  for (const AcceptedRows& rows : accepted)
     cache.mtp().truncate(rows.sequence, rows.first_position + rows.count);
   return drafts;
 }
 
 void Drafter::draw(const Matrix& states, std::span<const std::size_t> drafting,
-                   std::span<const FedRows> fed,
+                   std::span<const AcceptedRows> accepted,
                    std::vector<std::vector<std::int32_t>>& drafts) const {
   const Matrix logits = model_.head(states);
   for (std::size_t at = 0; at < drafting.size(); ++at) {
-    const FedRows& rows = fed[drafting[at]];
+    const AcceptedRows& rows = accepted[drafting[at]];
     std::vector<std::int32_t>& drafted = drafts[drafting[at]];
     // The draft follows the token that the sequence waits for and those drafted before.
     const std::uint64_t position = rows.first_position + rows.count + 1 + drafted.size();

@@ -12,7 +12,7 @@
 namespace ingot::inference {
 
 /// The rows of one sequence in a step of the main model.
-struct FedRows {
+struct AcceptedRows {
   SequenceId sequence = 0;
   std::size_t first_row = 0, count = 0;  ///< rows of the step whose tokens hold
   std::uint32_t first_position = 0;      ///< position of the first of these rows
@@ -38,16 +38,18 @@ class Drafter {
   Drafter(const Model& model, std::size_t k, const SamplingOptions& sampling);
 
   /// Takes the states of all rows of a step (`normed`, as Model::step() gives them), and returns
-  /// the tokens proposed for each of `fed`, of its `most_drafts` at most. All ranks call it after
-  /// every step, also without sequences. Rows that were cached at or after a sequence's first
+  /// the tokens proposed for each of `accepted`, of its `most_drafts` at most. All ranks call it
+  /// after every step, also without sequences. Rows that were cached at or after a sequence's first
   /// position are replaced; rows that are cached only for proposals are taken back.
-  std::vector<std::vector<std::int32_t>> propose(const Matrix& normed, std::span<const FedRows> fed,
+  std::vector<std::vector<std::int32_t>> propose(const Matrix& normed,
+                                                 std::span<const AcceptedRows> accepted,
                                                  ModelCache& cache) const;
 
  private:
   /// Appends the token that is drawn from each state to the proposals of its sequence.
   void draw(const Matrix& states, std::span<const std::size_t> drafting,
-            std::span<const FedRows> fed, std::vector<std::vector<std::int32_t>>& drafts) const;
+            std::span<const AcceptedRows> accepted,
+            std::vector<std::vector<std::int32_t>>& drafts) const;
 
   const Model& model_;
   std::size_t k_;

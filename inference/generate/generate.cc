@@ -29,10 +29,11 @@ double seconds_since(Clock::time_point start) {
 struct GroupSequence {
   SequenceId id = 0;
   std::uint64_t prompt_hash = 0;
-  std::size_t cached = 0;   ///< tokens in the cache
-  std::size_t reached = 0;  ///< most tokens that were in the cache before the sequence was put back
-  std::size_t most = 0;     ///< most tokens that the sequence may have in the end
-  bool is_open = false;     ///< true while the request has arrived and its answer has not ended
+  std::size_t cached = 0;  ///< tokens in the cache
+  std::size_t reached =
+      0;                 ///< most tokens that were in the cache before the sequence was preempted
+  std::size_t most = 0;  ///< most tokens that the sequence may have in the end
+  bool is_open = false;  ///< true while the request has arrived and its answer has not ended
   std::vector<std::int32_t> drafts = {};  ///< proposals for the tokens after its last one
 };
 
@@ -83,7 +84,7 @@ class Batch {
     if (options.drafts > 0) {
       drafter_.emplace(model, options.drafts, options.sampling);
       result_.drafts.proposed.resize(options.drafts);
-      result_.drafts.held.resize(options.drafts);
+      result_.drafts.accepted.resize(options.drafts);
     }
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       sequences_.push_back({.prompt_hash = hash_of_prompt(prompts[i]), .most = most_[i]});
@@ -171,7 +172,8 @@ class Batch {
         &result_.near_ties.router,     &result_.near_ties.indexer,   &result_.near_ties.argmax,
         &result_.times.prefill_tokens, &result_.times.decode_tokens, &result_.drafts.passes,
         &result_.drafts.tokens};
-    for (std::vector<std::uint64_t>* by_place : {&result_.drafts.proposed, &result_.drafts.held})
+    for (std::vector<std::uint64_t>* by_place :
+         {&result_.drafts.proposed, &result_.drafts.accepted})
       for (std::uint64_t& count : *by_place) counters.push_back(&count);
     return counters;
   }
@@ -240,13 +242,13 @@ class Batch {
   // Sequences come and go in the caches as the scheduler says.
   std::vector<Scheduler::Share> next_shares() {
     Scheduler::Step next = scheduler_.next();
-    for (const std::size_t i : next.put_back) {
+    for (const std::size_t i : next.preempted) {
       cache_.free(sequences_[i].id);
       sequences_[i].cached = 0;
       sequences_[i].drafts.clear();
     }
     for (const std::size_t i : next.entered) sequences_[i].id = cache_.add();
-    counts_.put_back = next.put_back.size();
+    counts_.preempted = next.preempted.size();
     counts_.sequences = scheduler_.n_running();
     counts_.waiting = scheduler_.n_waiting();
     return std::move(next.shares);
@@ -259,15 +261,15 @@ class Batch {
     counts_.cache_capacity = cache_tokens_;
     const std::vector<Scheduler::Share> shares = next_shares();
     std::vector<Row> rows;
-    std::vector<FedRows> held;
+    std::vector<AcceptedRows> accepted;
     for (const Scheduler::Share& share : shares) {
       const GroupSequence& sequence = sequences_[share.id];
       const std::size_t prompt = result_.answers[share.id].prompt.size();
-      held.push_back({.sequence = sequence.id,
-                      .first_row = rows.size(),
-                      .first_position = static_cast<std::uint32_t>(share.first),
-                      .prompt_tokens = prompt,
-                      .prompt_hash = sequence.prompt_hash});
+      accepted.push_back({.sequence = sequence.id,
+                          .first_row = rows.size(),
+                          .first_position = static_cast<std::uint32_t>(share.first),
+                          .prompt_tokens = prompt,
+                          .prompt_hash = sequence.prompt_hash});
       for (std::size_t position = share.first; position < share.first + share.count; ++position) {
         rows.push_back({.sequence = sequence.id,
                         .position = static_cast<std::uint32_t>(position),
@@ -281,8 +283,8 @@ class Batch {
         rows, cache_, {.near_ties = &result_.near_ties, .expert_tokens = &counts_.expert_tokens},
         drafter_ ? &normed : nullptr);
     std::size_t at = 0;
-    for (std::size_t s = 0; s < shares.size(); ++s) take_rows(shares[s], logits, at, held[s]);
-    if (drafter_) draft(normed, shares, held);
+    for (std::size_t s = 0; s < shares.size(); ++s) take_rows(shares[s], logits, at, accepted[s]);
+    if (drafter_) draft(normed, shares, accepted);
     for (const Scheduler::Share& share : shares) {
       const GroupSequence& sequence = sequences_[share.id];
       if (!sequence.is_open) continue;
@@ -309,7 +311,7 @@ class Batch {
   void count_token(std::size_t i) {
     GroupSequence& sequence = sequences_[i];
     if (sequence.cached <= sequence.reached) {
-      ++counts_.tokens_anew;
+      ++counts_.recomputed_tokens;
       return;
     }
     sequence.reached = sequence.cached;
@@ -320,7 +322,7 @@ class Batch {
   // Takes the tokens that rows of a step decide, up to the first proposal that does not hold.
   // `logits` from row `at` on are its own; `at` becomes that of the next sequence.
   void take_rows(const Scheduler::Share& share, const Matrix& logits, std::size_t& at,
-                 FedRows& held) {
+                 AcceptedRows& accepted) {
     const std::size_t i = share.id, known = n_known(i), end = share.first + share.count;
     GroupSequence& sequence = sequences_[i];
     const bool is_pass = known > result_.answers[i].prompt.size() && end >= known;
@@ -330,38 +332,38 @@ class Batch {
     if (is_pass) ++result_.drafts.passes;
     for (std::size_t position = share.first; position < end; ++position) {
       ++sequence.cached;
-      ++held.count;
+      ++accepted.count;
       count_token(i);
       if (sequence.cached < known) {
-        held.next.push_back(token_at(i, sequence.cached));
+        accepted.next.push_back(token_at(i, sequence.cached));
         continue;
       }
       const std::int32_t token = take_token(i, logits.row(next_logits++));
-      held.next.push_back(token);
+      accepted.next.push_back(token);
       if (is_pass) ++result_.drafts.tokens;
       if (position + 1 == end) break;
       const std::size_t k = sequence.cached - known;  // number of the proposal in the next row
       ++result_.drafts.proposed[k];
       if (token != drafts[k]) break;
-      ++result_.drafts.held[k];
+      ++result_.drafts.accepted[k];
       if (!sequence.is_open) break;
     }
   }
 
   // Drafts the proposals that the next step checks, for the sequences that go on.
   void draft(const Matrix& normed, std::span<const Scheduler::Share> shares,
-             std::vector<FedRows>& held) {
+             std::vector<AcceptedRows>& accepted) {
     std::vector<std::size_t> going_on;
-    std::vector<FedRows> rows;
+    std::vector<AcceptedRows> rows;
     for (std::size_t s = 0; s < shares.size(); ++s) {
       const std::size_t i = shares[s].id;
       const GroupSequence& sequence = sequences_[i];
       if (!sequence.is_open) continue;
       // A step of d proposals may give d + 1 tokens, in addition to the one that is not fed yet.
       if (!result_.answers[i].tokens.empty() && sequence.cached + 1 == n_known(i))
-        held[s].most_drafts = std::min(options_.drafts, sequence.most - sequence.cached - 2);
+        accepted[s].most_drafts = std::min(options_.drafts, sequence.most - sequence.cached - 2);
       going_on.push_back(i);
-      rows.push_back(std::move(held[s]));
+      rows.push_back(std::move(accepted[s]));
     }
     std::vector<std::vector<std::int32_t>> drafts = drafter_->propose(normed, rows, cache_);
     for (std::size_t s = 0; s < drafts.size(); ++s)

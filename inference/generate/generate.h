@@ -66,8 +66,9 @@ struct GenerateTimes {
 struct DraftCounts {
   std::uint64_t passes = 0;  ///< passes of a sequence through a step after its prompt
   std::uint64_t tokens = 0;  ///< tokens that these passes gave
-  /// Counts by position: tokens that were proposed first, second, ..., and those of them that held.
-  std::vector<std::uint64_t> proposed, held;
+  /// Counts by position: tokens that were proposed first, second, ..., and those of them that were
+  /// accepted.
+  std::vector<std::uint64_t> proposed, accepted;
 };
 
 /// All steps of a run: their number, and sums; of `imbalance` the mean, weighted by tokens.

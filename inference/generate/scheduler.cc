@@ -91,10 +91,10 @@ Scheduler::Step Scheduler::next() {
     sequences_.at(id).cached = sequences_.at(id).proposed = 0;
     running_.pop_back();
     waiting_.push_front(id);
-    step.put_back.push_back(id);
+    step.preempted.push_back(id);
     step.shares = shares();
   }
-  if (!step.put_back.empty()) return step;
+  if (!step.preempted.empty()) return step;
   const auto n_rows = [&] {
     std::size_t n = 0;
     for (const Share& share : step.shares) n += share.count;

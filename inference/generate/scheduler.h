@@ -21,8 +21,9 @@ struct SchedulerLimits {
 /// Continuous batching as pure decisions, without a model: which sequences are being computed, and
 /// how many tokens of each the next step takes. Sequences that have ended leave, those that wait
 /// enter in the order in which they came, as soon as the caches have room for their known tokens.
-/// Where caches become short, the sequence that entered last is put back, in front of those that
-/// wait, and computed again later. The oldest one always goes on, so that all come to an end.
+/// Where caches become short, the sequence that entered last is preempted: it waits in front of
+/// the others, and is computed again later. The oldest one always goes on, so that all come to an
+/// end.
 ///
 /// A step takes the answers first, oldest first; the rest of its rows goes to prompts, and to
 /// sequences that are computed again, in runs that cross neither a multiple of kPrefillRows nor the
@@ -42,7 +43,7 @@ class Scheduler {
   };
   struct Step {
     /// Sequences that leave and that enter the caches, in this order, before the shares.
-    std::vector<std::size_t> put_back, entered;
+    std::vector<std::size_t> preempted, entered;
     std::vector<Share> shares;  ///< shares of sequences; empty when there is no work
   };
   /// The next step. The caller reports the result of each share (advance, finish).

@@ -335,8 +335,8 @@ void read_recorded_slices(const std::filesystem::path& records, const Hash128& e
           .slice = parsed(entry.slice, where),
           .home_file = entry.home_file.empty() ? record.home_file : entry.home_file};
       if (!entry.piece.empty()) {
-        const Json told = formats::parse_json(entry.piece, where);
-        const formats::JsonFields piece(told, where, "piece");
+        const Json joined = formats::parse_json(entry.piece, where);
+        const formats::JsonFields piece(joined, where, "piece");
         recorded.piece_of = piece.text("of");
         recorded.piece_offset = piece.number("offset");
         Json shape = {{"shape", nullptr}};

@@ -75,17 +75,17 @@ std::pair<const formats::PartRow&, const formats::PartRow&> int4_parts() {
 // Codes, by index, without a tensor that tells their shape.
 std::vector<std::uint32_t> without_dimensions(std::span<const StoredTensor> wholes) {
   const auto& [codes, dimensions] = int4_parts();
-  std::unordered_set<std::string_view> told;
+  std::unordered_set<std::string_view> listed;
   for (const StoredTensor& whole : wholes) {
     const std::string_view name = whole.name;
     if (name.ends_with(dimensions.suffix))
-      told.insert(name.substr(0, name.size() - dimensions.suffix.size()));
+      listed.insert(name.substr(0, name.size() - dimensions.suffix.size()));
   }
   std::vector<std::uint32_t> found;
   for (std::uint32_t i = 0; i < wholes.size(); ++i) {
     const std::string_view name = wholes[i].name;
     if (wholes[i].dtype == codes.dtype && name.ends_with(codes.suffix) &&
-        !told.contains(name.substr(0, name.size() - codes.suffix.size())))
+        !listed.contains(name.substr(0, name.size() - codes.suffix.size())))
       found.push_back(i);
   }
   return found;
@@ -298,15 +298,15 @@ JoinedModel SliceJoin::finish(bool gives_dimensions) {
   }
   wholes_.clear();
   if (gives_dimensions) {
-    const auto& [codes, told] = int4_parts();
+    const auto& [codes, sizes] = int4_parts();
     for (const std::uint32_t index : without_dimensions(model.stored)) {
       // The dimensions part is never read, so it takes the place of the codes.
       StoredTensor dimensions = model.stored[index];
       dimensions.name.replace(dimensions.name.size() - codes.suffix.size(), std::string::npos,
-                              told.suffix);
-      dimensions.dtype = told.dtype;
+                              sizes.suffix);
+      dimensions.dtype = sizes.dtype;
       dimensions.shape = {model.stored[index].shape.size()};
-      dimensions.n_bytes = formats::byte_count(told.dtype, dimensions.shape).value();
+      dimensions.n_bytes = formats::byte_count(sizes.dtype, dimensions.shape).value();
       model.stored.push_back(std::move(dimensions));
       slices_.tensors.push_back(slices_.tensors[index]);
     }

@@ -66,7 +66,7 @@ answer, config = json.load(open(sys.argv[1])), json.load(open(sys.argv[3]))
 totals = last["steps"]
 assert totals == answer["steps"] and totals["count"] == len(steps) and totals["dummy"] > 0
 assert [step["step"] for step in steps] == list(range(len(steps)))
-for key in ("messages", "bytes", "dummy", "put_back"):
+for key in ("messages", "bytes", "dummy", "preempted"):
     assert sum(step[key] for step in steps) == totals[key], key
 for key, of in (("prompt", "prefill"), ("answer", "decode")):
     assert sum(step["tokens"][key] for step in steps) == answer[of]["tokens"]

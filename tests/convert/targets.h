@@ -38,7 +38,7 @@ inline std::vector<Target> all_targets() {
   for (const formats::Dialect* dialect : formats::dialects()) {
     for (const formats::StorageRow& storage : dialect->storage) {
       const bool is_of_stacks = storage.experts == formats::ExpertForm::kStacked;
-      if (!storage.is_kept_only && !is_of_stacks)
+      if (!storage.is_read_only && !is_of_stacks)
         targets.push_back({.dialect = dialect, .storage = &storage});
     }
   }

@@ -100,7 +100,7 @@ TEST(EngineLoads, NameWhatTheirDialectsCanHold) {
 TEST(EngineLoads, SayOfEveryWrittenFormWhoLoadsOrRefusesIt) {
   for (const Dialect* dialect : formats::dialects()) {
     for (const formats::StorageRow& form : dialect->storage) {
-      if (dialect->is_read_only || form.is_kept_only) continue;
+      if (dialect->is_read_only || form.is_read_only) continue;
       const bool is_loaded = std::ranges::any_of(engines(), [&](const EngineRow* engine) {
         return std::ranges::any_of(engine->loads, [&](const EngineLoad& row) {
           return row.dialect == dialect->name && row.scheme == form.scheme &&

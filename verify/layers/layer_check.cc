@@ -451,8 +451,8 @@ LayersReport compare_layers(const Checkpoint& source, const Checkpoint& output,
 }
 
 void follow_layers(const Checkpoint& rank, const RunOptions& options) {
-  const inference::Lists told = broadcast(*options.ranks, kLengths, 0, inference::Lists());
-  const std::vector<std::size_t> lengths(told.front().begin(), told.front().end());
+  const inference::Lists announced = broadcast(*options.ranks, kLengths, 0, inference::Lists());
+  const std::vector<std::size_t> lengths(announced.front().begin(), announced.front().end());
   const LockstepModel side = {
       .model = rank, .profile = options.output_profile, .copies = kCopiesOfOutput};
   LayerStream stream(rank, {.profile = options.output_profile,

@@ -135,11 +135,11 @@ DraftOutcomes measure_drafts(const Checkpoint& model, std::span<const DraftText>
 }
 
 double DraftReport::source_acceptance() const {
-  return part(source_held, tokens);
+  return part(source_accepted, tokens);
 }
 
 double DraftReport::output_acceptance() const {
-  return part(output_held, tokens);
+  return part(output_accepted, tokens);
 }
 
 double DraftReport::loss() const {
@@ -156,8 +156,8 @@ DraftReport compare_drafts(const DraftOutcomes& source, const DraftOutcomes& out
       if (i % kDraftRun == 0) runs.emplace_back();
       const int of_source = source[t][i] ? 1 : 0, of_output = output[t][i] ? 1 : 0;
       ++report.tokens;
-      report.source_held += static_cast<std::uint64_t>(of_source);
-      report.output_held += static_cast<std::uint64_t>(of_output);
+      report.source_accepted += static_cast<std::uint64_t>(of_source);
+      report.output_accepted += static_cast<std::uint64_t>(of_output);
       ++runs.back().count;
       runs.back().sum += 100 * (of_source - of_output);
     }

@@ -43,7 +43,7 @@ DraftOutcomes measure_drafts(const formats::Checkpoint& model, std::span<const D
 /// Level `draft`: how many of each side's first drafts its own main model would have taken.
 struct DraftReport {
   std::uint64_t tokens = 0;  ///< drafts of each side
-  std::uint64_t source_held = 0, output_held = 0;
+  std::uint64_t source_accepted = 0, output_accepted = 0;
   bool of_given_text = false;  ///< tokens are of the given text; false: of the source's answers
   /// The 95% interval of the loss, over runs of kDraftRun tokens; nullopt for fewer than two.
   std::optional<Interval> interval = {};

@@ -164,7 +164,8 @@ Table logits_table(const LayersReport& layers) {
 
 std::string draft_text(const DraftReport& draft) {
   std::string line = fmt::format(
-      "first drafts held: {} of the source's, {} of the output's, of {} on {}; lost {:.2f} points",
+      "first drafts accepted: {} of the source's, {} of the output's, of {} on {}; lost {:.2f} "
+      "points",
       percent_text(draft.source_acceptance()), percent_text(draft.output_acceptance()),
       count_text(draft.tokens), draft.of_given_text ? "the text" : "the source's answers",
       draft.loss());

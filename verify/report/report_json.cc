@@ -118,13 +118,14 @@ Json likelihood_json(const Likelihood& likelihood) {
 }
 
 Json draft_json(const DraftReport& draft) {
-  return {{"tokens", draft.tokens},
-          {"text", draft.of_given_text ? "given" : "answers"},
-          {"source", {{"held", draft.source_held}, {"acceptance", draft.source_acceptance()}}},
-          {"output", {{"held", draft.output_held}, {"acceptance", draft.output_acceptance()}}},
-          {"loss", draft.loss()},
-          {"interval",
-           draft.interval ? Json({draft.interval->low, draft.interval->high}) : Json(nullptr)}};
+  return {
+      {"tokens", draft.tokens},
+      {"text", draft.of_given_text ? "given" : "answers"},
+      {"source", {{"accepted", draft.source_accepted}, {"acceptance", draft.source_acceptance()}}},
+      {"output", {{"accepted", draft.output_accepted}, {"acceptance", draft.output_acceptance()}}},
+      {"loss", draft.loss()},
+      {"interval",
+       draft.interval ? Json({draft.interval->low, draft.interval->high}) : Json(nullptr)}};
 }
 
 Json text_json(const TextReport& text) {

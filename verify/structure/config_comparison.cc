@@ -22,11 +22,11 @@ namespace ingot::verify {
 using formats::Checkpoint;
 using formats::config_text;
 using formats::ConfigMeaning;
+using formats::ConfigValue;
 using formats::Json;
 using formats::json_member;
 using formats::kConfigName;
 using formats::LogicalTensor;
-using formats::SaidValue;
 using formats::SchemeId;
 
 namespace {
@@ -149,9 +149,9 @@ bool is_cut(const Json& source, const Json& output, std::size_t n_layers) {
 }
 
 // A side's value of a meaning; null where it has none of its own.
-const SaidValue* said_of(const ConfigMeaning::Values& side, std::string_view name) {
-  const auto said = side.find(name);
-  return said == side.end() ? nullptr : &said->second;
+const ConfigValue* value_of(const ConfigMeaning::Values& side, std::string_view name) {
+  const auto found = side.find(name);
+  return found == side.end() ? nullptr : &found->second;
 }
 
 // Compares the model parameters of two config.json.
@@ -196,7 +196,7 @@ class ParameterComparison {
       for (const auto& [name, said] : *side) names.insert(name);
     }
     for (const std::string_view name : names)
-      compare(said_of(from, name), said_of(to, name), is_known);
+      compare(value_of(from, name), value_of(to, name), is_known);
   }
 
   static std::string differs(const std::string& path, const Json& source, const Json& output) {
@@ -212,7 +212,7 @@ class ParameterComparison {
 
   // A key that is unknown here may be new to the format, or meaningless; one that both sides have
   // with other values was changed on purpose.
-  void compare(const SaidValue* from, const SaidValue* to, bool is_known) {
+  void compare(const ConfigValue* from, const ConfigValue* to, bool is_known) {
     static const Json absent = nullptr;
     const Json& before = from == nullptr ? absent : *from->value;
     const Json& after = to == nullptr ? absent : *to->value;

@@ -474,7 +474,7 @@ TEST(ReleasedWords, OtherMeaningsAreTold) {
   Json keys = parse_json(R"({"model_type": "kimi_linear", "linear_head_dim": 16,
       "linear_attn_config": {"head_dim": 24}})",
                          "");
-  std::vector<SaidTwice> twice;
+  std::vector<TwoSpellings> twice;
   EXPECT_FALSE(use_released_words(keys, &twice));
   ASSERT_EQ(twice.size(), 1U);
   EXPECT_EQ(twice[0].key, "linear_attn_config.head_dim");

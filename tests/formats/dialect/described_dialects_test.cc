@@ -91,7 +91,7 @@ TEST(Modelopt, NamesTheAlgorithmOfEverySpelling) {
       {{SchemeId::kFp8Block, Activations::kDynamic}, "FP8_PB_WO"},
       {{SchemeId::kMxfp8, Activations::kDynamic}, "MXFP8"}};
   const Dialect& modelopt = *find_dialect("modelopt");
-  const auto n_written = std::ranges::count(modelopt.storage, false, &StorageRow::is_kept_only);
+  const auto n_written = std::ranges::count(modelopt.storage, false, &StorageRow::is_read_only);
   EXPECT_EQ(static_cast<std::size_t>(n_written), names.size());
   for (const StorageRow& row : modelopt.storage) {
     const auto written = moe(row.scheme, row.activations);

@@ -110,7 +110,7 @@ TEST(Dialects, OfOtherToolsAreReadOnly) {
     const Dialect& dialect = dialect_of(config);
     EXPECT_EQ(dialect.name, row.name);
     EXPECT_TRUE(dialect.is_read_only);
-    const SaidForms forms = dialect.said_forms(config, nullptr, nullptr);
+    const ConfigForms forms = dialect.config_forms(config, nullptr, nullptr);
     EXPECT_EQ(forms("model.layers.0.mlp.up_proj.weight").activations, row.activations) << row.block;
   }
 }
@@ -130,7 +130,7 @@ TEST(Dialects, PartsBeginWithCodesAndAreUnique) {
     for (const StorageRow& row : dialect->storage) {
       // Spellings that are only read come after the one that answers for them.
       const bool is_first = rows.emplace(row.scheme, row.activations).second;
-      EXPECT_TRUE(is_first || row.is_kept_only) << dialect->name;
+      EXPECT_TRUE(is_first || row.is_read_only) << dialect->name;
       EXPECT_EQ(row.parts.front().part, Part::kWeight);
       const bool is_of_stacks = row.experts == ExpertForm::kStacked;
       EXPECT_EQ(row.parts.front().shape, is_of_stacks ? PartShape::kBlocks : PartShape::kCodes);

@@ -137,17 +137,17 @@ class ProposedTokens : public ::testing::Test {
   }
 
   [[nodiscard]] const Model& model() const { return opened_.model; }
-  [[nodiscard]] FedRows fed(std::size_t most_drafts) const {
-    FedRows rows{.sequence = sequence_,
-                 .count = ids_.size(),
-                 .next = {ids_.begin() + 1, ids_.end()},
-                 .prompt_tokens = ids_.size(),
-                 .most_drafts = most_drafts};
+  [[nodiscard]] AcceptedRows fed(std::size_t most_drafts) const {
+    AcceptedRows rows{.sequence = sequence_,
+                      .count = ids_.size(),
+                      .next = {ids_.begin() + 1, ids_.end()},
+                      .prompt_tokens = ids_.size(),
+                      .most_drafts = most_drafts};
     rows.next.push_back(next_);
     return rows;
   }
   std::vector<std::int32_t> proposed(std::size_t k, std::size_t most_drafts = 100) {
-    const FedRows rows = fed(most_drafts);
+    const AcceptedRows rows = fed(most_drafts);
     return Drafter(model(), k, greedy_).propose(normed_, {&rows, 1}, cache_).at(0);
   }
 
@@ -163,7 +163,7 @@ class ProposedTokens : public ::testing::Test {
 TEST_F(ProposedTokens, FeedTheLayersStateAndTokenBack) {
   const auto three = proposed(3);
   ASSERT_EQ(three.size(), 3U);
-  const FedRows rows = fed(3);
+  const AcceptedRows rows = fed(3);
   std::vector<Row> entries;
   for (std::uint32_t i = 0; i < rows.count; ++i)
     entries.push_back({.sequence = sequence_,

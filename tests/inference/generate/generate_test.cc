@@ -181,7 +181,7 @@ TEST(Generate, TellsEachAnswerOnceAsItEnds) {
   EXPECT_EQ(ended.size(), 3U);
 }
 
-// Sequences that are put back are computed again, whole and in pieces.
+// Sequences that are preempted are computed again, whole and in pieces.
 TEST(Generate, ShortCachesChangeNoAnswer) {
   const OpenedModel opened(kExample);
   GenerateOptions options = greedy_options();
@@ -194,19 +194,19 @@ TEST(Generate, ShortCachesChangeNoAnswer) {
   for (const auto& [drafts, batch_tokens] : {std::pair<std::size_t, std::size_t>{0, 512}, {2, 7}}) {
     options.drafts = drafts;
     options.batch_tokens = batch_tokens;
-    std::uint64_t n_tokens = 0, n_put_back = 0;
+    std::uint64_t n_tokens = 0, n_preempted = 0;
     options.on_step = [&, most = batch_tokens](const inference::StepFigures& figures) {
       const std::uint64_t n = figures.prompt_tokens + figures.answer_tokens;
-      EXPECT_LE(n + figures.tokens_anew, most);
+      EXPECT_LE(n + figures.recomputed_tokens, most);
       EXPECT_LE(figures.cached_tokens, figures.cache_capacity);
       n_tokens += n;
-      n_put_back += figures.put_back;
+      n_preempted += figures.preempted;
     };
     const GenerateResult result = generate(opened.model, prompts, options);
     EXPECT_EQ(tokens_of(result), wanted);
-    EXPECT_GT(n_put_back, 0U);
-    EXPECT_EQ(result.steps.put_back, n_put_back);
-    EXPECT_GT(result.steps.tokens_anew, 0U);
+    EXPECT_GT(n_preempted, 0U);
+    EXPECT_EQ(result.steps.preempted, n_preempted);
+    EXPECT_GT(result.steps.recomputed_tokens, 0U);
     EXPECT_EQ(n_tokens, result.times.prefill_tokens + result.times.decode_tokens);
     EXPECT_EQ(result.times.prefill_tokens, 11U + 5 + 52 + prompts[3].size());
   }

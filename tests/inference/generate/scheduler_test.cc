@@ -40,13 +40,13 @@ class Simulation {
   /// False when no sequence is left.
   bool step() {
     const Scheduler::Step step = scheduler_.next();
-    for (const std::size_t id : step.put_back) {
+    for (const std::size_t id : step.preempted) {
       Simulated& sequence = sequences_.at(id);
       EXPECT_TRUE(sequence.runs);
-      EXPECT_GT(entered_at_.at(id), oldest_entry()) << "the oldest was put back";
+      EXPECT_GT(entered_at_.at(id), oldest_entry()) << "the oldest was preempted";
       sequence.runs = false;
       sequence.cached = sequence.proposed = 0;
-      ++n_put_back;
+      ++n_preempted;
     }
     for (const std::size_t id : step.entered) {
       EXPECT_FALSE(sequences_.at(id).runs);
@@ -75,7 +75,7 @@ class Simulation {
     EXPECT_EQ(scheduler_.n_running() + scheduler_.n_waiting(), 0U);
   }
 
-  std::size_t n_put_back = 0, largest_step = 0;
+  std::size_t n_preempted = 0, largest_step = 0;
 
  private:
   [[nodiscard]] std::size_t oldest_entry() const {
@@ -145,7 +145,7 @@ class Simulation {
 };
 
 TEST(Scheduler, BringsEverySequenceToItsEnd) {
-  std::size_t n_put_back = 0;
+  std::size_t n_preempted = 0;
   for (std::uint32_t seed = 0; seed < 400; ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](std::uint32_t n) { return random() % n; };
@@ -160,9 +160,9 @@ TEST(Scheduler, BringsEverySequenceToItsEnd) {
       if (below(2) == 0) simulation.step();  // others arrive later
     }
     simulation.run();
-    n_put_back += simulation.n_put_back;
+    n_preempted += simulation.n_preempted;
   }
-  EXPECT_GT(n_put_back, 50U) << "caches were never short";
+  EXPECT_GT(n_preempted, 50U) << "caches were never short";
 }
 
 TEST(Scheduler, AnswersComeBeforePrompts) {
@@ -189,7 +189,7 @@ TEST(Scheduler, YoungestIsPutBackWhenCachesAreShort) {
   scheduler.advance(0, 128, 129);
   scheduler.advance(1, 127, 128);
   const Scheduler::Step step = scheduler.next();
-  EXPECT_EQ(step.put_back, std::vector<std::size_t>{1});
+  EXPECT_EQ(step.preempted, std::vector<std::size_t>{1});
   ASSERT_EQ(step.shares.size(), 1U);
   EXPECT_EQ(step.shares[0].id, 0U);
   scheduler.finish(0);

@@ -308,7 +308,7 @@ class Schedules : public ::testing::TestWithParam<shard::Topology> {
     return schedules;
   }
 
-  /// Returns how many sequences were put back.
+  /// Returns how many sequences were preempted.
   static std::size_t expect_answers_of_one_rank(const std::filesystem::path& directory,
                                                 std::span<const Schedule> schedules) {
     const Watchdog watchdog;
@@ -325,7 +325,7 @@ class Schedules : public ::testing::TestWithParam<shard::Topology> {
     });
 
     const OpenedModel whole(directory);
-    std::size_t n_put_back = 0;
+    std::size_t n_preempted = 0;
     for (std::size_t s = 0; s < schedules.size(); ++s) {
       const GenerateResult wanted =
           generate(whole.model, schedules[s].prompts, schedules[s].options(std::nullopt));
@@ -334,9 +334,9 @@ class Schedules : public ::testing::TestWithParam<shard::Topology> {
         EXPECT_EQ(of_rank[s].times.prefill_tokens, results[0][s].times.prefill_tokens);
         EXPECT_EQ(tokens_of(of_rank[s]), tokens_of(results[0][s]));
       }
-      n_put_back += results[0][s].steps.put_back;
+      n_preempted += results[0][s].steps.preempted;
     }
-    return n_put_back;
+    return n_preempted;
   }
 
  private:
@@ -360,7 +360,8 @@ class Schedules : public ::testing::TestWithParam<shard::Topology> {
     EXPECT_EQ(is.times.decode_tokens, wanted.times.decode_tokens);
     // Sums over slices may differ in their last bits, and so may logits that are close.
     const shard::Topology& topology = GetParam();
-    if (topology.tp > 1 || topology.etp > 1 || schedule.drafts > 0 || is.steps.put_back > 0) return;
+    if (topology.tp > 1 || topology.etp > 1 || schedule.drafts > 0 || is.steps.preempted > 0)
+      return;
     EXPECT_TRUE(is.near_ties == wanted.near_ties);
   }
 };

@@ -37,7 +37,7 @@ Report whole_report() {
   report.layers->logits.tokens = 9;
   report.layers->mtp_logits.emplace();
   report.greedy = GreedyReport{.prompts = std::vector<GreedyPrompt>(4), .equal = 4};
-  report.draft = DraftReport{.tokens = 100, .source_held = 94, .output_held = 93};
+  report.draft = DraftReport{.tokens = 100, .source_accepted = 94, .output_accepted = 93};
   return report;
 }
 

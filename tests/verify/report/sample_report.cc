@@ -211,8 +211,8 @@ Report passing_report(std::size_t n_layers) {
   report.layers = sample_layers(n_layers);
   report.greedy = sample_greedy();
   report.draft = verify::DraftReport{.tokens = 1000,
-                                     .source_held = 524,
-                                     .output_held = 500,
+                                     .source_accepted = 524,
+                                     .output_accepted = 500,
                                      .interval = verify::Interval{.low = 1.25, .high = 3.5}};
   report.text = TextReport{.source = Likelihood{.documents = 3, .tokens = 4096, .nll = 9497.2},
                            .output = {.documents = 3,

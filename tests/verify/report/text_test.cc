@@ -110,7 +110,7 @@ TEST(Markdown, HoldsVerdictGatesAndFingerprints) {
   EXPECT_THAT(text, HasSubstr("`9b1d0c5e7f3a42186f0de2b4a7c89135`"));
   EXPECT_THAT(text, HasSubstr("1 equal, 1 inconclusive, 1 different"));
   EXPECT_THAT(text,
-              HasSubstr("first drafts held: 52.40% of the source's, 50.00% of the output's, of "
+              HasSubstr("first drafts accepted: 52.40% of the source's, 50.00% of the output's, of "
                         "1,000 on the source's answers; lost 2.40 points (95%: 1.25 to "
                         "3.50)"));
 }

@@ -41,9 +41,9 @@ const StorageRow* storage_of(const Dialect& dialect, const Checkpoint& source,
                              const LogicalTensor& tensor);
 
 /// Collects the tensors of the view. Stored tensors are in the order of the source's.
-class Sight {
+class ExpertView {
  public:
-  explicit Sight(const Checkpoint& source) : source_(source) {}
+  explicit ExpertView(const Checkpoint& source) : source_(source) {}
 
   /// A stored tensor of this name and shape; all else is that of the origin of its first piece.
   std::uint32_t add(std::string name, Shape shape, View view);
@@ -57,13 +57,13 @@ class Sight {
   Checkpoint finish(std::shared_ptr<const Checkpoint> source, const Dialect& dialect);
 
  private:
-  struct SeenPart {
+  struct ViewedPart {
     StoredTensor tensor;
     View view;
   };
 
   const Checkpoint& source_;
-  std::vector<SeenPart> parts_;
+  std::vector<ViewedPart> parts_;
   std::vector<LogicalTensor> tensors_;
 };
 

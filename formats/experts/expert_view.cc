@@ -1,4 +1,4 @@
-#include "formats/experts/sight.h"
+#include "formats/experts/expert_view.h"
 
 #include <algorithm>
 
@@ -55,7 +55,7 @@ const StorageRow* storage_of(const Dialect& dialect, const Checkpoint& source,
   return first;
 }
 
-std::uint32_t Sight::add(std::string name, Shape shape, View view) {
+std::uint32_t ExpertView::add(std::string name, Shape shape, View view) {
   StoredTensor tensor = source_.stored()[view.pieces.front().stored];
   tensor.name = std::move(name);
   tensor.shape = std::move(shape);
@@ -66,7 +66,7 @@ std::uint32_t Sight::add(std::string name, Shape shape, View view) {
   return static_cast<std::uint32_t>(parts_.size() - 1);
 }
 
-std::uint32_t Sight::keep(std::uint32_t stored) {
+std::uint32_t ExpertView::keep(std::uint32_t stored) {
   const StoredTensor& tensor = source_.stored()[stored];
   parts_.push_back({.tensor = tensor,
                     .view = {.nest = Nest(8, {{.n = tensor.n_bytes, .stride = 1}}),
@@ -74,7 +74,7 @@ std::uint32_t Sight::keep(std::uint32_t stored) {
   return static_cast<std::uint32_t>(parts_.size() - 1);
 }
 
-void Sight::keep(LogicalTensor tensor) {
+void ExpertView::keep(LogicalTensor tensor) {
   StoredParts parts;
   tensor.encoding.stored.for_each(
       [&](Part part, std::uint32_t stored) { parts.set(part, keep(stored)); });
@@ -82,7 +82,7 @@ void Sight::keep(LogicalTensor tensor) {
   tensors_.push_back(std::move(tensor));
 }
 
-Checkpoint Sight::finish(std::shared_ptr<const Checkpoint> source, const Dialect& dialect) {
+Checkpoint ExpertView::finish(std::shared_ptr<const Checkpoint> source, const Dialect& dialect) {
   std::vector<std::uint32_t> order(parts_.size());
   for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
   std::ranges::stable_sort(order, {},
