@@ -267,7 +267,7 @@ void arguments(const RuleInput& input) {
 void transforms(const RuleInput& input) {
   for (const std::string_view key : {"sparsity_config", "transform_config"}) {
     const Json& value = json_member(input.block(), key);
-    if (formats::says_nothing(value) || json_member(value, "format") == "dense") continue;
+    if (formats::says_nothing(value) || text_at(value, "format") == "dense") continue;
     // A transform without groups transforms nothing.
     const Json& groups = json_member(value, "config_groups");
     if (groups.is_object() && groups.empty()) continue;

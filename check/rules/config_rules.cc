@@ -187,7 +187,7 @@ void list_names_nothing(const RuleInput& input) {
 void config_without_weights(const RuleInput& input) {
   if (!has_no_codes(input.checkpoint)) return;
   if (input.said() != nullptr && !input.said()->quant_method.empty()) {
-    if (json_member(input.block(), "format") == "dense") return;
+    if (text_at(input.block(), "format") == "dense") return;
     return input.report_config(
         kMismatch,
         "promises weights quantized by method {}, but none is (remove quantization_config)",

@@ -166,7 +166,7 @@ void format_words(const RuleInput& input) {
 void experts_said(const RuleInput& input, const LogicalTensor& tensor) {
   if (input.block().is_null() || !formats::is_native(input.dialect(), input.checkpoint.family()))
     return;
-  const bool is_said = json_member(input.block(), "moe_quant_algo") == "NVFP4";
+  const bool is_said = text_at(input.block(), "moe_quant_algo") == "NVFP4";
   const bool is_draft = tensor.layer && *tensor.layer >= input.config().num_hidden_layers;
   if (is_routed_expert(role_of(tensor)) && !is_draft && is_quantized(tensor) &&
       (tensor.encoding.scheme == SchemeId::kNvfp4) != is_said)

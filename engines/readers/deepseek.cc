@@ -22,7 +22,7 @@ namespace {
 SchemeId scheme_of_fp4_experts(const ReaderInput& in, const LinearModule& module) {
   const auto& layer = module.tensor->layer;
   const bool is_draft = layer && *layer >= in.checkpoint.config().num_hidden_layers;
-  return json_member(in.block(), "moe_quant_algo") == "NVFP4" && !(in.is_sglang() && is_draft)
+  return text_at(in.block(), "moe_quant_algo") == "NVFP4" && !(in.is_sglang() && is_draft)
              ? SchemeId::kNvfp4
              : SchemeId::kMxfp4;
 }
@@ -57,12 +57,12 @@ bool has_fp4_experts(const ReaderInput& in) {
   const formats::ModelConfig& config = in.checkpoint.config();
   for (const Json* object : {&*config.raw, &in.block()}) {
     const Json& said = json_member(*object, "expert_dtype");
-    if (!said.is_null()) return said == "fp4";
+    if (!said.is_null()) return text_at(*object, "expert_dtype") == "fp4";
   }
   // vLLM's bailing_moe_v3.py:252 and fp8.py:199; SGLang's model_config.py:728, 735.
   const std::string_view family = in.checkpoint.family().name;
   const auto says = [&](const char* key) {
-    return json_member(in.block(), key) == formats::kMxfp4Word;
+    return text_at(in.block(), key) == formats::kMxfp4Word;
   };
   if (in.is_sglang())
     return says(formats::kExpertMethod) ||

@@ -358,8 +358,8 @@ bool is_exempt(const ModelConfig& config, std::string_view name,
 
 bool says_mxfp4_experts(const ModelConfig& config) {
   const Json* block = source_block(config, kDeepseekDialect);
-  return block != nullptr && (json_member(*block, kExpertMethod) == kMxfp4Word ||
-                              json_member(*block, kStoreDtype) == kMxfp4Word);
+  return block != nullptr && (text_at(*block, kExpertMethod) == kMxfp4Word ||
+                              text_at(*block, kStoreDtype) == kMxfp4Word);
 }
 
 const Dialect kDeepseekDialect = {
