@@ -606,6 +606,33 @@ Translated adjusted_width(const Json& keys) {
   return Translation{{{kWidth, width}, {kIs, false}}, {kOwn}, /*is_rule=*/true};
 }
 
+// Qwen2, Qwen3, SmolLM3: windows that a switch gives to later layers, or to those without
+// positions.
+Translated switched_windows(const Json& keys) {
+  // The first layer with a window where the config does not say which.
+  constexpr std::array kLater = {std::pair("qwen2", 28U), std::pair("qwen3", 28U),
+                                 std::pair("qwen2_vl", 80U), std::pair("qwen2_5_vl", 80U)};
+  const auto number = [&](const char* key, std::uint64_t if_missing) {
+    return whole_number(json_member(keys, key), kMostLayers).value_or(if_missing);
+  };
+  const auto later =
+      std::ranges::find_if(kLater, [&](const auto& row) { return is_of(keys, row.first); });
+  const bool is_later = later != kLater.end();
+  const std::uint64_t n_layers = number("num_hidden_layers", 0);
+  if ((!is_later && !is_of(keys, "smollm3")) || json_member(keys, "use_sliding_window") != true ||
+      json_member(keys, "sliding_window").is_null() || !json_member(keys, kLayerTypes).is_null())
+    return std::nullopt;
+  const Json& rope = json_member(keys, "no_rope_layers");
+  const std::uint64_t every = std::max<std::uint64_t>(number("no_rope_layer_interval", 4), 1);
+  Json types = Json::array();
+  for (std::uint64_t i = 0; i < n_layers; ++i) {
+    const bool has_rope = rope.is_array() && i < rope.size() ? rope[i] != 0 : (i + 1) % every != 0;
+    const bool is_near = is_later ? i >= number("max_window_layers", later->second) : !has_rope;
+    types.push_back(is_near ? kSliding : kFull);
+  }
+  return Translation{{{kLayerTypes, std::move(types)}}, {}, /*is_rule=*/true};
+}
+
 // OLMo Hybrid: layers have no positions where the base of rope is null.
 Translated null_theta(const Json& keys) {
   const Json& rope = json_member(keys, kRope);
@@ -628,7 +655,8 @@ constexpr std::array kTranslations = {compress_ratios,     hash_layers,
                                       windows_by_pattern,  kinds_of_mlp,
                                       automatic_widths,    inner_objects,
                                       layers_of_flint,     attention_by_number,
-                                      adjusted_width,      null_theta};
+                                      adjusted_width,      null_theta,
+                                      switched_windows};
 
 const Json& value_at(const Json& keys, std::string_view path) {
   const std::size_t dot = path.find('.');

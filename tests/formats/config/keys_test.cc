@@ -396,6 +396,26 @@ TEST(ReleasedWords, WidthsAndLayersOfLfm2AreUsualOnes) {
             Json({"full_attention", "full_attention", "full_attention"}));
 }
 
+TEST(ReleasedWords, WindowsOfQwenAndSmolAreSwitchedOn) {
+  const auto types = [](const char* type, const char* rest) {
+    return released(
+               fmt::format(R"({{"model_type": "{}", "num_hidden_layers": 3, "max_window_layers": 1,
+        "sliding_window": 8, {}}})",
+                           type, rest))
+        .value("layer_types", Json());
+  };
+  const char* const full = "full_attention";
+  const char* const sliding = "sliding_attention";
+  const char* const on = R"("use_sliding_window": true)";
+  EXPECT_EQ(types("qwen2", on), Json({full, sliding, sliding}));
+  EXPECT_EQ(types("qwen3", on), Json({full, sliding, sliding}));
+  EXPECT_EQ(types("smollm3", R"("use_sliding_window": true, "no_rope_layer_interval": 2)"),
+            Json({full, sliding, full}));
+  EXPECT_EQ(types("smollm3", R"("use_sliding_window": true, "no_rope_layers": [0, 1, 1])"),
+            Json({sliding, full, full}));
+  EXPECT_EQ(types("qwen2", R"("use_sliding_window": false)"), Json());
+}
+
 TEST(ReleasedWords, OlmoHybridHasNoPositionsWithoutABase) {
   const auto keys = [](const char* rope) {
     return released(fmt::format(R"({{"model_type": "olmo_hybrid", "rope_parameters": {}}})", rope));

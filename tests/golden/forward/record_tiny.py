@@ -6,7 +6,6 @@
 Weights are BF16: matrices from N(0, 1 / inputs), norms near what they add up to 1 from, biases small. The model runs
 with them in float32, with eager attention and without a cache. Greedy tokens whose first two logits are closer than
 GAP would be left to rounding: then the next seed is taken. By transformers 5.24."""
-import json
 import os
 import sys
 
@@ -42,7 +41,8 @@ MODELS = {
                          "linear_num_value_heads": 4, "linear_key_head_dim": 12, "linear_value_head_dim": 20,
                          "linear_allow_neg_eigval": False, "attention_bias": True,
                          "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
-    "phi_head_norms": {**EVEN, "model_type": "phi", "hidden_size": 128, "num_key_value_heads": 8, "qk_layernorm": True},
+    "phi_head_norms": {**EVEN, "model_type": "phi", "hidden_size": 128, "num_key_value_heads": 8,
+                       "qk_layernorm": True},
     "sarvam_moe_biases": {**EVEN, "model_type": "sarvam_moe", "num_hidden_layers": 4, "head_dim": 20,
                           "use_qkv_bias": True, "use_qk_norm": False, "num_experts": 8, "num_experts_per_tok": 3,
                           "num_shared_experts": 1, "n_group": 4, "topk_group": 2, "moe_intermediate_size": 28,
@@ -52,11 +52,23 @@ MODELS = {
     "iquestcoder": {**DENSE, "model_type": "iquestcoder", "head_dim": 20, "rope_theta": 500000.0},
     "internlm3": {**DENSE, "model_type": "internlm3", "head_dim": 20, "attention_bias": True, "mlp_bias": True,
                   "rope_theta": 50000000.0},
+    "qwen2_windows": {**DENSE, "model_type": "qwen2", "num_hidden_layers": 4, "use_sliding_window": True,
+                      "sliding_window": 7, "max_window_layers": 2},
+    "qwen3_windows": {**DENSE, "model_type": "qwen3", "num_hidden_layers": 4, "head_dim": 20,
+                      "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
+    "qwen3_next_dense": {**EVEN, "model_type": "qwen3_next", "num_hidden_layers": 5, "head_dim": 24,
+                         "mlp_only_layers": [0, 3], "num_experts": 6, "num_experts_per_tok": 2,
+                         "moe_intermediate_size": 28, "shared_expert_intermediate_size": 36,
+                         "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12,
+                         "linear_value_head_dim": 10},
+    "smollm3_windows": {**DENSE, "model_type": "smollm3", "num_hidden_layers": 4, "use_sliding_window": True,
+                        "sliding_window": 7, "no_rope_layers": [1, 0, 1, 0]},
     "ministral": {**DENSE, "model_type": "ministral", "num_hidden_layers": 4, "head_dim": 20, "sliding_window": 13,
                   "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
                   "rope_theta": 100000000.0},
     # The class loads the row of the padding token as zeros.
-    "youtu": {**DENSE, "model_type": "youtu", "pad_token_id": None, "num_key_value_heads": 6, "q_lora_rank": 44, "kv_lora_rank": 38,
+    "youtu": {**DENSE, "model_type": "youtu", "pad_token_id": None, "num_key_value_heads": 6,
+              "q_lora_rank": 44, "kv_lora_rank": 38,
               "qk_nope_head_dim": 14, "qk_rope_head_dim": 10, "v_head_dim": 16, "rope_parameters": YARN},
     "gemma4_unified_text": {**DENSE, "model_type": "gemma4_unified_text", "num_hidden_layers": 4, "head_dim": 20,
                             "global_head_dim": 28, "sliding_window": 13, "attention_k_eq_v": True,
@@ -81,8 +93,8 @@ def random_weights(model, generator):
 
 
 def cut_convolutions(directory, config):
-    """transformers 5.24 joins the convolutions of OLMo Hybrid, and saves three equal parts; releases have them by queries,
-    keys and values."""
+    """transformers 5.24 joins the convolutions of OLMo Hybrid, and saves three equal parts; releases have them by
+    queries, keys and values."""
     keys = config.linear_num_key_heads * config.linear_key_head_dim
     values = config.linear_num_value_heads * config.linear_value_head_dim
     path = os.path.join(directory, "model.safetensors")
@@ -153,7 +165,7 @@ def make(name, keys, out):
     for other in ("generation_config.json",):
         if os.path.exists(os.path.join(directory, other)):
             os.remove(os.path.join(directory, other))
-    print(name, f"seed {seed}, gap {gap:.1e}, {len(set(greedy))} tokens, from FP64 {error:.1e}", json.dumps(keys["model_type"]))
+    print(name, f"seed {seed}, gap {gap:.1e}, {len(set(greedy))} tokens, from FP64 {error:.1e}")
 
 
 if __name__ == "__main__":

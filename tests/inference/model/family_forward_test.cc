@@ -21,9 +21,9 @@ namespace {
 using namespace inference;
 using inference::Matrix;
 
-/// Relative. transformers' run in FP64 differs by at most 1e-5, of one by 2e-5.
+/// Relative. transformers' run in FP64 differs by at most 1e-5, of two by 2e-5 and 4e-5.
 double tolerance_of(const std::string& family) {
-  return family == "qwen3_5_text" ? 1e-4 : 1e-5;
+  return family == "qwen3_5_text" || family == "qwen3_next_dense" ? 1e-4 : 1e-5;
 }
 
 /// The most that BF16 costs; more where transformers loses over 0.2 too, or errors grow by layer.
