@@ -2,6 +2,7 @@
 #include <cstring>
 #include <functional>
 #include <iostream>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,7 +16,9 @@
 #include "cli/commands/commands.h"
 #include "cli/mpi/ranks.h"
 #include "cli/terminal/answer.h"
+#include "cli/terminal/line_editor.h"
 #include "cli/terminal/output_guard.h"
+#include "cli/terminal/session.h"
 #include "cli/terminal/standard_output.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
@@ -52,8 +55,8 @@ void require_known(const Call& call) {
               printable(call.command), did_you_mean(call.command, names));
 }
 
-// Threads have their own arenas of memory, each of which reserves 64 MiB of the address space: under
-// a limit of that (ulimit -v) they share one.
+// Threads have their own arenas of memory, each of which reserves 64 MiB of the address space:
+// under a limit of that (ulimit -v) they share one.
 void spare_address_space() {
 #ifdef M_ARENA_MAX
   struct rlimit limit {};
@@ -108,6 +111,10 @@ int guarded(int argc, char** argv) {
   Call call;
   try {
     call = first_look(argc, argv);
+    session().read_line = [editor = std::shared_ptr<LineEditor>()]() mutable {
+      if (editor == nullptr) editor = std::make_shared<LineEditor>();
+      return editor->read();
+    };
     return run(argc, argv, call);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kInterrupted) return report_interrupted(call, error);

@@ -110,7 +110,7 @@ int ingot_open(const char* path, const char* options, ingot_checkpoint** checkpo
                .may_be_file = true,
                .config = config}));
     std::vector<std::string> paths = paths_of(*source);
-    *checkpoint = new ingot_checkpoint{std::move(source), std::move(paths)};
+    *checkpoint = new ingot_checkpoint{std::move(source), std::move(paths), path, table.settings};
   });
 }
 

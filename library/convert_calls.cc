@@ -4,7 +4,6 @@
 
 #include "convert/convert.h"
 #include "formats/base/error.h"
-#include "formats/base/stop_scope.h"
 #include "formats/json/json.h"
 #include "library/call.h"
 #include "library/handles.h"
@@ -49,38 +48,4 @@ void ingot_plan_free(ingot_plan* plan) {
 
 const char* ingot_plan_json(const ingot_plan* plan) {
   return plan == nullptr ? nullptr : plan->json.c_str();
-}
-
-int ingot_plan_run(ingot_plan* plan, const ingot_run* run, char** report) {
-  return call([&] {
-    require_given(plan, "plan");
-    if (plan->held != nullptr) {
-      throw Error(ErrorCode::kUnsupported,
-                  "a plan made of shapes has no source to convert (give it to an encoder)");
-    }
-    convert::ExecuteReport done;
-    done.already_done = true;
-    if (plan->conversion) {
-      Receivers receivers(run);
-      convert::ExecuteOptions execute;
-      formats::Json judgement;
-      add_gate(
-          plan->options, plan->job, *plan->conversion->source,
-          [&](const verify::Report&, formats::Json document) { judgement = std::move(document); });
-      execute = execution(plan->job);
-      execute.phase = [&](std::string_view phase) { receivers.begin(phase); };
-      execute.progress = [&](std::uint64_t n, std::uint64_t total) {
-        receivers.progress("", n, total);
-      };
-      const StopScope stop(receivers.stop_requested(), convert::kStoppable);
-      done = convert::execute(plan->conversion->plan, plan->job.output, execute);
-      if (done.refused) {
-        throw Error(ErrorCode::kMismatch,
-                    "the output does not pass its gates, and was not published by this run: {}",
-                    judgement.dump())
-            .in_file(plan->job.output);
-      }
-    }
-    if (report != nullptr) *report = owned_text(formats::json_text(execute_json(done)));
-  });
 }

@@ -17,6 +17,8 @@ struct ingot_checkpoint {
   std::shared_ptr<const ingot::formats::Checkpoint> source;
   /// Path of each weights file. Empty if stored tensors are not byte ranges of these files.
   std::vector<std::string> paths;
+  std::string path;                    ///< the one that was opened
+  ingot::formats::JsonValue settings;  ///< options of that call
 };
 
 struct ingot_plan {

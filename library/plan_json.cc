@@ -31,12 +31,4 @@ Json plan_json(const convert::Plan& plan) {
   return json;
 }
 
-Json execute_json(const convert::ExecuteReport& report) {
-  return {{"already_done", report.already_done || report.only_published},
-          {"tensors_resumed", report.tensors_resumed},
-          {"bytes_written", report.tensors.write.n_bytes},
-          {"elapsed_seconds", report.elapsed_seconds},
-          {"warnings", check::faults_json(report.warnings, check::Severity::kWarning)}};
-}
-
 }  // namespace ingot::library

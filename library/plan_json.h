@@ -1,6 +1,5 @@
 #pragma once
 
-#include "convert/job/execute.h"
 #include "convert/plan/plan.h"
 #include "formats/json/json_fwd.h"
 
@@ -8,8 +7,5 @@ namespace ingot::library {
 
 /// The tensors that an output has, and its config.json.
 formats::Json plan_json(const convert::Plan& plan);
-
-/// The end of a conversion.
-formats::Json execute_json(const convert::ExecuteReport& report);
 
 }  // namespace ingot::library

@@ -1,6 +1,6 @@
 #include <array>
-#include <iostream>
 #include <memory>
+#include <ostream>
 #include <set>
 
 #include <fmt/format.h>
@@ -76,16 +76,15 @@ int run_balance(const BalanceFlags& flags) {
     answer().add(balance_json(balance));
   } else {
     const std::uint32_t n_more = shape.slots - n_experts;
-    std::cout << write_text(document, kScreenLines, report_width())
-              << (is_sglang
-                      ? fmt::format("{}: --ep-size {} --init-expert-location {}{}\n", flags.out,
-                                    shape.ep, flags.out,
-                                    n_more == 0
-                                        ? ""
-                                        : fmt::format(" --ep-num-redundant-experts {}", n_more))
-                      : fmt::format("{}: ingot convert {} OUT --ep {} --expert-map {}{}\n",
-                                    flags.out, flags.directory, shape.ep, flags.out,
-                                    n_more == 0 ? "" : " --redundant-experts"));
+    out() << write_text(document, kScreenLines, report_width())
+          << (is_sglang
+                  ? fmt::format(
+                        "{}: --ep-size {} --init-expert-location {}{}\n", flags.out, shape.ep,
+                        flags.out,
+                        n_more == 0 ? "" : fmt::format(" --ep-num-redundant-experts {}", n_more))
+                  : fmt::format("{}: ingot convert {} OUT --ep {} --expert-map {}{}\n", flags.out,
+                                flags.directory, shape.ep, flags.out,
+                                n_more == 0 ? "" : " --redundant-experts"));
   }
   if (!flags.html.empty()) write_report_file(flags.html, write_html(document), ReportForm::kPage);
   if (!flags.markdown.empty())

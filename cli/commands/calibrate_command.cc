@@ -1,5 +1,5 @@
-#include <iostream>
 #include <memory>
+#include <ostream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,6 +7,7 @@
 #include "cli/commands/commands.h"
 #include "cli/flags/calibration_text.h"
 #include "cli/terminal/answer.h"
+#include "cli/terminal/terminal.h"
 #include "convert/output/version.h"
 #include "formats/base/error.h"
 #include "formats/json/json.h"
@@ -60,7 +61,7 @@ int run_calibrate(const CalibrateFlags& flags) {
   if (answer().is_json) {
     answer().add(report_json(flags, report));
   } else {
-    std::cout << report_text(flags, report);
+    out() << report_text(flags, report);
   }
   return kExitDone;
 }

@@ -1,6 +1,6 @@
 #include <algorithm>
-#include <iostream>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -140,8 +140,8 @@ int run_check_command(const CheckFlags& flags) {
   const bool is_of_engine = checked.engine != nullptr;
   answer().add(library::check_json(flags, checked));
   if (!answer().is_json) {
-    std::cout << (is_of_engine ? engine_text(checked) : result_text(checked.result));
-    if (checked.rates) std::cout << rates_text(*checked.rates);
+    out() << (is_of_engine ? engine_text(checked) : result_text(checked.result));
+    if (checked.rates) out() << rates_text(*checked.rates);
   }
   if (is_of_engine) return checked.loads() ? kExitDone : kExitBelowThreshold;
   return checked.count(Severity::kError) == 0 ? kExitDone : kExitTrouble;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "cli/terminal/terminal.h"
+#include "cli/terminal/session.h"
 #include "formats/base/fault_lines.h"
 #include "formats/base/printable.h"
 #include "library/options/flag_table.h"
@@ -126,11 +126,13 @@ DeclaredCommand declare_command(const Command& command) {
   const auto quiet = std::make_shared<bool>(false);
   table->command = command.name;
   std::function<int()> action = command.declare(*table);
-  table->add(FlagGroup::kReport,
-             {{"--quiet", quiet.get(), "print only the result and errors", {.letter = "-q"}}});
+  table->add(FlagGroup::kReport, {{"--quiet",
+                                   quiet.get(),
+                                   "print only the result and errors",
+                                   {.letter = "-q", .is_for_people = true}}});
   // The table lives as long as the function: commands ask it which flags were given.
   return {table, [table, quiet, action = std::move(action)] {
-            if (*quiet) be_quiet();
+            if (*quiet) session().is_quiet = true;
             return action();
           }};
 }

@@ -1,5 +1,5 @@
-#include <iostream>
 #include <memory>
+#include <ostream>
 
 #include "cli/commands/commands.h"
 #include "cli/commands/measurement.h"
@@ -29,7 +29,7 @@ int run_compare(const CompareFlags& flags) {
   if (answer().is_json) {
     answer().add(verify::comparison_json(comparison, json_worst(flags)));
   } else {
-    std::cout << verify::comparison_text(comparison, flags.n_worst, report_width());
+    out() << verify::comparison_text(comparison, flags.n_worst, report_width());
   }
   if (!flags.html.empty())
     write_report_file(flags.html, verify::comparison_html(comparison), ReportForm::kPage);

@@ -1,5 +1,5 @@
-#include <iostream>
 #include <memory>
+#include <ostream>
 #include <string>
 
 #include <fmt/format.h>
@@ -11,6 +11,7 @@
 #include "cli/report/explain_report.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/progress.h"
+#include "cli/terminal/session.h"
 #include "cli/terminal/terminal.h"
 #include "convert/output/model_card.h"
 #include "formats/json/json.h"
@@ -43,15 +44,22 @@ int run_convert(ConvertFlags& flags) {
   if (!flags.explain.empty()) {
     const formats::Json explained = explain_json(conversion.plan, flags.explain);
     answer().add({{"explained", explained}});
-    if (!answer().is_json) std::cout << explain_text(explained);
+    if (!answer().is_json) out() << explain_text(explained);
     return kExitDone;
   }
   library::add_gate(
       flags, flags.job, *conversion.source,
       [&](const verify::Report& report, formats::Json document) {
-        (report.passed() ? notes() : std::cerr)
+        (report.passed() ? notes() : errors())
             << verify::report_text(report, flags.job.n_worst, report_width());
         answer().add({{"passed", report.passed()}, {"verification", std::move(document)}});
+        if (!report.passed()) {
+          session().refusal = Error(ErrorCode::kMismatch,
+                                    "the output does not pass its verification, and this run "
+                                    "publishes nothing: {}",
+                                    verify::verdict_sentence(report))
+                                  .in_file(flags.job.output);
+        }
       });
   return run_job(flags.job, "converting", conversion.plan);
 }

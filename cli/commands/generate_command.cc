@@ -3,9 +3,9 @@
 #include <csignal>
 #include <cstdint>
 #include <functional>
-#include <iostream>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,8 +17,8 @@
 #include "cli/flags/generate_input.h"
 #include "cli/report/step_report.h"
 #include "cli/terminal/answer.h"
-#include "cli/terminal/line_editor.h"
 #include "cli/terminal/output_guard.h"
+#include "cli/terminal/session.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
@@ -90,9 +90,9 @@ class AnswerPrinter {
       stream.waiting.clear();
       if (!stream.ended) break;
       ++current_;
-      if (current_ < streams_.size()) std::cout << "\n";
+      if (current_ < streams_.size()) out() << "\n";
     }
-    std::cout.flush();
+    out().flush();
   }
 
   std::vector<Stream> streams_;
@@ -314,9 +314,8 @@ int run_chat(const GenerateFlags& flags, GenerateSession& session, const PromptR
   options.stop_requested = turn_is_stopped;
   notes() << "/clear forgets the conversation, /exit ends it, Ctrl-C stops an answer\n";
   catch_interrupts();
-  LineEditor editor;
   Json messages = prompts.opening();
-  while (const auto line = editor.read()) {
+  while (const auto line = cli::session().read_line()) {
     n_interrupts = 0;
     if (line->empty()) continue;
     if (*line == "/exit") break;
@@ -349,7 +348,7 @@ int run_chat(const GenerateFlags& flags, GenerateSession& session, const PromptR
            {"content", prompts.tokenizer()->decode(result.answers[0].tokens, true)}});
     } catch (const Error& error) {
       // A message that cannot be answered is not part of the conversation.
-      std::cerr << "error: " << error.what() << "\n";
+      errors() << "error: " << error.what() << "\n";
       messages.erase(messages.size() - 1);
     }
   }
@@ -378,13 +377,12 @@ int run_answers(const GenerateFlags& flags, const RunningRank& self) {
     options.arrivals.resize(ids.size());  // read only on the first rank
     for (std::size_t i = 0; i < given.size(); ++i) options.arrivals[i] = *given[i].arrives;
   }
-  install_stop_signals();
-  options.stop_requested = stop_requested;
+  options.stop_requested = stop_question();
   const inference::Tokenizer* tokenizer = reader ? reader->tokenizer() : nullptr;
   AnswerPrinter printer(ids.size(), tokenizer, flags.tokens.has_value(), options.eos);
   if (reader && flags.jsonl) {
     options.on_answer = [&](std::size_t i, const inference::Answer& answer) {
-      std::cout << answer_line(i, given[i], answer, tokenizer) << std::flush;
+      out() << answer_line(i, given[i], answer, tokenizer) << std::flush;
     };
   } else if (reader && !answer().is_json) {
     options.on_token = [&](std::size_t prompt, std::int32_t token) {
@@ -408,7 +406,7 @@ int run_answers(const GenerateFlags& flags, const RunningRank& self) {
     notes() << generate_summary(result, session.model()) << "\n";
   }
   if (self.is_rank) notes() << traffic_summary(self.comm.traffic()) << "\n";
-  if (stop_requested())
+  if (options.stop_requested && options.stop_requested())
     throw Error(ErrorCode::kInterrupted, "stopped before the end of the answer");
   return kExitDone;
 }

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cstddef>
-#include <iostream>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -135,10 +135,10 @@ int run_inspect(const InspectFlags& flags) {
     answer().add({{"proposal", {{"yaml", yaml}, {"file", file.empty() ? Json() : Json(file)}}}});
     if (!flags.proposal.accept) {
       if (answer().is_json) return kExitDone;
-      std::cout << (file.empty() ? yaml
-                                 : fmt::format("{}: a proposal; look at it, and give it with "
-                                               "--family-file\n{}{}",
-                                               file, share, share.empty() ? "" : "\n"));
+      out() << (file.empty() ? yaml
+                             : fmt::format("{}: a proposal; look at it, and give it with "
+                                           "--family-file\n{}{}",
+                                           file, share, share.empty() ? "" : "\n"));
       return kExitDone;
     }
     family = formats::add_family(yaml, "the proposed family").spec;
@@ -179,7 +179,7 @@ int run_inspect(const InspectFlags& flags) {
   } else {
     text = summary_text(flags.directory, checkpoint);
   }
-  if (!answer().is_json) std::cout << text;
+  if (!answer().is_json) out() << text;
   answer().add(json);
   return code;
 }

@@ -1,8 +1,8 @@
 #include "cli/commands/job.h"
 
 #include <algorithm>
-#include <iostream>
 #include <optional>
+#include <ostream>
 
 #include <fmt/format.h>
 #include <spdlog/sinks/basic_file_sink.h>
@@ -12,6 +12,7 @@
 #include "cli/report/convert_report.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/progress.h"
+#include "cli/terminal/session.h"
 #include "cli/terminal/terminal.h"
 #include "convert/convert.h"
 #include "convert/job/job_identity.h"
@@ -21,6 +22,7 @@
 #include "formats/base/parallel.h"
 #include "formats/base/stop_scope.h"
 #include "library/options/flag_table.h"
+#include "library/plan_json.h"
 #include "report/report_file.h"
 
 namespace ingot::cli {
@@ -71,8 +73,12 @@ int run_dry(const JobFlags& flags, const convert::Plan& plan) {
                        .time = time};
   if (answer().is_json) {
     answer().add(dry_run_json(dry_run));
+    if (!session().is_of_program) {
+      const formats::Json tensors = library::plan_json(plan);
+      answer().add({{"config", tensors["config"]}, {"tensors", tensors["tensors"]}});
+    }
   } else {
-    std::cout << dry_run_text(dry_run, flags.n_worst.has_value());
+    out() << dry_run_text(dry_run, flags.n_worst.has_value());
   }
   if (refusal) throw Error(*refusal);
   return kExitDone;
@@ -111,7 +117,7 @@ bool is_done_without_source(const JobFlags& flags, const convert::NamedSource& s
   if (answer().is_json) {
     answer().add({{"already_done", true}, {"published", true}});
   } else {
-    std::cout << kAlreadyFinished << "\n";
+    out() << kAlreadyFinished << "\n";
   }
   return true;
 }
@@ -122,7 +128,8 @@ int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& p
   if (flags.dry_run) return run_dry(flags, plan);
   convert::ExecuteOptions execute = execution(flags);
   const std::shared_ptr<spdlog::logger> log = open_log(flags.log_file);
-  Progress progress(flags.is_of_launch ? "never" : flags.progress, verb);
+  Progress progress(flags.is_of_launch ? "never" : flags.progress,
+                    session().is_of_program ? verb : "");
   execute.accepted = [&] {
     if (!flags.is_of_launch) notes() << remarks_text(plan, flags.n_worst.has_value());
   };
@@ -142,8 +149,9 @@ int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& p
     progress.finish();
     const std::string partial = convert::OutputPaths(flags.output).partial.string();
     answer().end_by(lost);
+    session().refusal = lost;
     answer().add({{"passed", false}, {"published", false}, {"unfinished", partial}});
-    std::cerr << fmt::format(
+    errors() << fmt::format(
         "{}\nnothing was published; the unfinished output is in {} (remove it)\n", lost.what(),
         partial);
     return kExitBelowThreshold;
@@ -153,20 +161,20 @@ int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& p
   if (answer().is_json && !flags.is_of_launch)
     answer().add(report_json(plan, report, flags.output));
   if (report.refused && (report.already_done || report.only_published)) {
-    std::cerr << "the output was finished before, and stays as it is\n";
+    errors() << "the output was finished before, and stays as it is\n";
     return kExitBelowThreshold;
   }
   if (report.refused) {
     const std::string staged = convert::OutputPaths(flags.output).staged.string();
     answer().add({{"unfinished", staged}});
-    std::cerr << fmt::format(
+    errors() << fmt::format(
         "nothing was published; the output is in {} (verify it with --resume and other gates, or "
         "remove it)\n",
         staged);
     return kExitBelowThreshold;
   }
   if (!flags.is_of_launch && !answer().is_json)
-    std::cout << report_text(plan, report, flags.output, flags.n_worst);
+    out() << report_text(plan, report, flags.output, flags.n_worst);
   return kExitDone;
 }
 

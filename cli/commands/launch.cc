@@ -11,6 +11,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/terminal/answer.h"
+#include "cli/terminal/session.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/json/json.h"
@@ -89,7 +90,9 @@ int run_as_threads(const fs::path& directory, const std::function<int(const Runn
   }
   const shard::Topology topology = topology_of(directory / names.front(), first->rank, n_ranks);
   std::vector<int> codes(n_ranks);
+  Session& own_session = session();
   inference::run_ranks(topology, [&](std::uint32_t rank, inference::Comm& comm) {
+    const SessionScope scope(own_session);
     const fs::path own = rank_directory(directory, rank, n_ranks);
     (void)topology_of(own, rank, n_ranks);
     codes[rank] = body(
@@ -122,12 +125,14 @@ Flag mpi_flag(std::string* target, std::string_view of_processes,
           target,
           fmt::format("{}: auto (when one of these has started this process), always, never",
                       of_processes),
-          {.words = {"auto", "always", "never"}, .excludes = std::move(excludes)}};
+          {.words = {"auto", "always", "never"},
+           .excludes = std::move(excludes),
+           .is_for_people = true}};
 }
 
 int run_launched(const std::string& mpi, const FlagTable& table, const std::function<int()>& single,
                  const std::function<int(Ranks&)>& together) {
-  if (!is_launched(parse_mpi_use(mpi))) return single();
+  if (!session().is_of_program || !is_launched(parse_mpi_use(mpi))) return single();
   Ranks ranks(table.settings->dump(-1, ' ', false, formats::Json::error_handler_t::replace));
   answer().is_of_other = ranks.rank() != 0;
   int code = kExitDone;
@@ -160,9 +165,11 @@ void declare_rank_flags(FlagTable& table, RankFlags& flags) {
              mpi_flag(&flags.mpi,
                       "a rank of a sliced checkpoint, with only its slice, in each process that "
                       "mpirun, or srun with PMIx, has started"),
-             {"--mpi-sums", &flags.mpi_sums,
+             {"--mpi-sums",
+              &flags.mpi_sums,
               "sums over processes by MPI's own reduction: fewer bytes, but an order, and so last "
-              "bits, of its own"}});
+              "bits, of its own",
+              {.is_for_people = true}}});
 }
 
 std::uint64_t RunningRank::share(std::uint64_t amount, bool is_given) const {

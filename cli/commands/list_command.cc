@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <array>
-#include <iostream>
 #include <iterator>
 #include <memory>
+#include <ostream>
 #include <set>
 #include <string>
 #include <type_traits>
@@ -344,7 +344,7 @@ int run_list_yaml(const ListFlags& flags) {
   const auto* const recipe =
       std::ranges::find(convert::kBuiltInRecipes, flags.word, &convert::BuiltInRecipe::name);
   if (flags.what == "recipes" && recipe != convert::kBuiltInRecipes.end()) {
-    std::cout << recipe->yaml;
+    out() << recipe->yaml;
     return kExitDone;
   }
   const bool is_file = flags.word.starts_with(formats::kFamilyFileMark);
@@ -360,7 +360,7 @@ int run_list_yaml(const ListFlags& flags) {
                 flags.what == "recipes" ? "recipe" : "family", flags.word,
                 did_you_mean(flags.word, names));
   }
-  std::cout << family->yaml;
+  out() << family->yaml;
   return kExitDone;
 }
 

@@ -1,14 +1,15 @@
 #include <algorithm>
 #include <array>
-#include <iostream>
 #include <memory>
 #include <optional>
+#include <ostream>
 
 #include <fmt/format.h>
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
 #include "cli/terminal/answer.h"
+#include "cli/terminal/terminal.h"
 #include "convert/convert.h"
 #include "convert/output/apart.h"
 #include "convert/plan/repair.h"
@@ -185,7 +186,7 @@ int run_repair(RepairFlags& flags) {
   if (answer().is_json) {
     answer().add({{"changes", lines}});
   } else {
-    std::cout << fmt::format("{}\n", fmt::join(lines, "\n")) << std::flush;
+    out() << fmt::format("{}\n", fmt::join(lines, "\n")) << std::flush;
   }
   return run_job(flags.job, "repairing", plan);
 }

@@ -1,7 +1,7 @@
 #include <array>
 #include <chrono>
-#include <iostream>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -10,6 +10,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/terminal/answer.h"
+#include "cli/terminal/terminal.h"
 #include "convert/recipe/recipe.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
@@ -96,9 +97,9 @@ int run_synth(const SynthFlags& flags) {
                   {"bytes", report.n_bytes},
                   {"seconds", seconds}});
   } else {
-    std::cout << fmt::format("{}: {} tensors, {} in {} file{}, {}\n", flags.output,
-                             count_text(report.n_tensors), bytes_text(report.n_bytes),
-                             report.n_files, report.n_files == 1 ? "" : "s", seconds_text(seconds));
+    out() << fmt::format("{}: {} tensors, {} in {} file{}, {}\n", flags.output,
+                         count_text(report.n_tensors), bytes_text(report.n_bytes), report.n_files,
+                         report.n_files == 1 ? "" : "s", seconds_text(seconds));
   }
   return kExitDone;
 }

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <filesystem>
-#include <iostream>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -134,7 +134,7 @@ int run_comparison(const VerifyFlags& flags, const FlagTable& table, const Runni
     if (const auto shares = progress.limit_shares(options.threads); !shares.empty())
       answer().add({{"limits", limits_json(shares)}});
   } else {
-    std::cout << verify::report_text(report, flags.n_worst, report_width());
+    out() << verify::report_text(report, flags.n_worst, report_width());
   }
   if (!flags.html.empty())
     write_report_file(flags.html, verify::report_html(report), ReportForm::kPage);

@@ -135,7 +135,7 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
              {"--interactive",
               &flags.interactive,
               "a conversation; /clear forgets it, /exit ends",
-              {.excludes = {"--raw", "--json", "--jsonl"}}},
+              {.excludes = {"--raw", "--json", "--jsonl"}, .is_for_people = true}},
              {"--greedy", &flags.greedy, "take the likeliest token, whatever the files say"},
              {"--profile",
               &flags.profile,
@@ -186,7 +186,8 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
        {"--context",
         &flags.context,
         "tokens that a conversation of --interactive may have (default 8192)",
-        {.idle = belongs_to("--interactive", [&flags] { return flags.interactive; })}}});
+        {.is_for_people = true,
+         .idle = belongs_to("--interactive", [&flags] { return flags.interactive; })}}});
   table.add(FlagGroup::kAnswers,
             {{"--max-new-tokens", &flags.max_new_tokens,
               "longest answer (generation_config.json, else 512)"},
@@ -221,7 +222,7 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
               &flags.jsonl,
               "one JSON object per answer, with its prompt, as answers finish; --prompts are JSON "
               "lines, too",
-              {.excludes = {"--json"}}},
+              {.excludes = {"--json"}, .is_for_people = true}},
              {"--log",
               &flags.log_file,
               "write a JSON line per step: its tokens, caches, time, and messages between ranks",

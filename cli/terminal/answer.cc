@@ -4,6 +4,7 @@
 #include <string>
 
 #include "check/rules/loader_rules.h"
+#include "cli/terminal/session.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/fault_lines.h"
 #include "formats/json/json.h"
@@ -11,8 +12,7 @@
 namespace ingot::cli {
 
 Answer& answer() {
-  static Answer of_process;
-  return of_process;
+  return session().answer;
 }
 
 void print_answer() {

@@ -8,7 +8,7 @@
 
 namespace ingot::cli {
 
-/// Returns the answer of this process, whose standard output it is: main.cc prints it.
+/// The answer of this session; main.cc prints that of the process.
 Answer& answer();
 
 /// Prints it once, where --json asks for it and no other process answers. The first of several

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/terminal/output_guard.h"
+#include "cli/terminal/session.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "report/figures.h"
@@ -33,7 +34,8 @@ std::string Progress::Phase::amount(std::uint64_t n) const {
 
 Progress::Progress(std::string_view mode, std::string_view phase, Unit unit)
     : style_(Style::kNone),
-      is_asked_for_(mode == "always" && !is_quiet()),
+      receiver_(session().progress),
+      is_asked_for_(mode == "always" && !session().is_quiet),
       began_(Clock::now()),
       shown_(began_),
       used_(resource_use()) {
@@ -41,9 +43,10 @@ Progress::Progress(std::string_view mode, std::string_view phase, Unit unit)
     throw Error(ErrorCode::kInvalidArgument, "--progress '{}' is none of auto, always, never",
                 mode);
   }
-  if (mode != "never" && !is_quiet())
+  if (mode != "never" && !session().is_quiet && session().is_of_program)
     style_ = mode == "always" || stderr_is_terminal() ? Style::kBar : Style::kLines;
   phases_.push_back({.name = std::string(phase), .unit = unit});
+  if (!session().is_of_program) return;
   catch_status_signal();
   watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
 }
@@ -51,7 +54,7 @@ Progress::Progress(std::string_view mode, std::string_view phase, Unit unit)
 Progress::~Progress() {
   watcher_.request_stop();
   wake_.notify_all();
-  watcher_.join();
+  if (watcher_.joinable()) watcher_.join();
   if (bar_is_drawn_) write_controls("\n");
 }
 
@@ -76,6 +79,7 @@ void Progress::watch(const std::stop_token& stop) {
 void Progress::begin(std::string_view phase, Unit unit) {
   const std::lock_guard lock(mutex_);
   if (phases_.back().name == phase || is_finished_) return;
+  if (receiver_) receiver_(phase, 0, 0);
   end_phase();
   // A bar that shows the phase before it is out of date.
   if (style_ == Style::kBar) shown_ = {};
@@ -103,6 +107,7 @@ void Progress::update(std::uint64_t done, std::uint64_t total) {
   }
   phase.done = std::max(phase.done, done);
   phase.total = total;
+  if (receiver_) receiver_(phase.name, phase.done, total);
   show();
 }
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -15,7 +16,8 @@ namespace ingot::cli {
 
 /// Progress of a long job on stderr, one phase after the other. Mode `auto`: on a terminal a bar
 /// with rate and time left, as wide as the terminal has room; otherwise a line every 30 s;
-/// `always`: the bar; `never`, and --quiet: no output. In every mode SIGUSR1 asks for a line.
+/// `always`: the bar; `never`, and --quiet: no output. In every mode SIGUSR1 asks for a line. In a
+/// call of the library the session's receiver is told instead.
 /// Throws kInvalidArgument for any other mode.
 class Progress {
  public:
@@ -68,6 +70,7 @@ class Progress {
   [[nodiscard]] std::string bar_text() const;
 
   Style style_;
+  const std::function<void(std::string_view, std::uint64_t, std::uint64_t)> receiver_;
   bool is_asked_for_;
   mutable std::mutex mutex_;  // guards the members below
   Clock::time_point began_, shown_;

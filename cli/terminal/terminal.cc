@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
+#include <utility>
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include "cli/terminal/output_guard.h"
+#include "cli/terminal/session.h"
 #include "formats/base/printable.h"
 #include "formats/base/stop_scope.h"
 
@@ -23,8 +25,12 @@ std::atomic<bool> status_signal = false;
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free,
               "a signal handler sets them");
 
-// Set once, before a command runs.
-bool quiet = false;
+thread_local Session* own_session = nullptr;
+
+std::ostream& nowhere() {
+  thread_local std::ostream stream(nullptr);
+  return stream;
+}
 
 bool is_dumb() {
   const char* term = std::getenv("TERM");
@@ -54,17 +60,27 @@ std::size_t report_width() {
   return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
+Session& session() {
+  static Session of_process;
+  return own_session == nullptr ? of_process : *own_session;
+}
+
+SessionScope::SessionScope(Session& of) : before_(std::exchange(own_session, &of)) {}
+
+SessionScope::~SessionScope() {
+  own_session = before_;
+}
+
+std::ostream& out() {
+  return session().is_of_program ? std::cout : nowhere();
+}
+
+std::ostream& errors() {
+  return session().is_of_program ? std::cerr : nowhere();
+}
+
 std::ostream& notes() {
-  static std::ostream nowhere(nullptr);
-  return quiet ? nowhere : std::cerr;
-}
-
-void be_quiet() {
-  quiet = true;
-}
-
-bool is_quiet() {
-  return quiet;
+  return session().is_quiet ? nowhere() : errors();
 }
 
 std::string remark_lines(std::string_view kind, const std::vector<std::string>& remarks) {
@@ -100,6 +116,8 @@ bool status_was_asked() {
   return status_signal.exchange(false);
 }
 
+namespace {
+
 void install_stop_signals() {
   struct sigaction action {};
   action.sa_handler = [](int number) { received_signal = number; };
@@ -112,13 +130,20 @@ void install_stop_signals() {
   if (before.sa_handler != SIG_IGN) ::sigaction(SIGHUP, &action, nullptr);
 }
 
+}  // namespace
+
 bool stop_requested() {
   return received_signal != 0;
 }
 
-StopScope stop_at_signals(std::string_view what) {
+std::function<bool()> stop_question() {
+  if (!session().is_of_program) return session().stop_requested;
   install_stop_signals();
-  return {stop_requested, what};
+  return stop_requested;
+}
+
+StopScope stop_at_signals(std::string_view what) {
+  return {stop_question(), what};
 }
 
 int stop_signal() {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <string>
 #include <string_view>
@@ -19,12 +20,11 @@ int terminal_width();
 /// no terminal.
 std::size_t report_width();
 
-/// Where everything goes that is neither a result nor an error: stderr, or nowhere after
-/// be_quiet().
+/// Streams of this session for results, for errors, and for everything that is neither, which goes
+/// nowhere under --quiet. The program's are the standard ones; a call of the library has none.
+std::ostream& out();
+std::ostream& errors();
 std::ostream& notes();
-/// From here on nothing is noted, and no progress shown (--quiet).
-void be_quiet();
-bool is_quiet();
 
 /// A printable line for each remark: `warning: ...`.
 std::string remark_lines(std::string_view kind, const std::vector<std::string>& remarks);
@@ -47,12 +47,13 @@ void pass_over_status_signal();
 /// True if SIGUSR1 came since this was last asked.
 bool status_was_asked();
 
-/// From here on SIGINT, SIGTERM and SIGHUP only set a flag, the first time; a second one ends the
-/// process at once. A SIGHUP that is ignored, as under nohup, stays so.
-void install_stop_signals();
-/// True if one of these signals came; read by long jobs.
+/// True if a signal came that ends the process.
 bool stop_requested();
-/// Installs them; one that comes while the scope lives ends its loops, `stopped while {what}`.
+/// Tells long jobs, on any thread, if this session is to end. In the program SIGINT, SIGTERM and
+/// SIGHUP only set a flag from here on, the first time; a second one ends the process at once. A
+/// SIGHUP that is ignored, as under nohup, stays so.
+std::function<bool()> stop_question();
+/// The answer true while the scope lives ends its loops, `stopped while {what}`.
 StopScope stop_at_signals(std::string_view what);
 /// The signal that came, or 0.
 int stop_signal();

@@ -171,18 +171,25 @@ struct ingot_run {
    * handler may set it. A conversion can be continued then, by the option resume. */
   const volatile int* stop;
 };
-/* Runs a conversion; `run` may be NULL. `report` gets a text of JSON for ingot_free_text(), unless
- * it is NULL. INGOT_MISMATCH where the option verify or lossless-only refuses the output: then
- * nothing is published. */
+/* Runs a conversion; `run` may be NULL. `report` gets the document of ingot_command("convert") with
+ * the options of the plan, unless it is NULL. */
 INGOT_API int ingot_plan_run(ingot_plan* plan, const struct ingot_run* run, char** report);
 
-/* Reports: JSON for ingot_free_text(), as --json of the command prints it. */
+/* Commands, and their reports: JSON for ingot_free_text(), as --json of the command prints it. A
+ * report is given where the call fails, too: it says why. */
+
+/* Runs any command that has a document: "convert", "verify", "compare", "list" and so on. Options:
+ * all of the command, with the words at their places by their names in its help ("input" and
+ * "output" of convert), but for those about the terminal and a launcher (quiet, progress, json,
+ * mpi). `run` and `report` may be NULL. A gate that is not passed is no failure of the call, except
+ * where it keeps a job from publishing its output: INGOT_MISMATCH. */
+INGOT_API int ingot_command(const char* command, const char* options, const struct ingot_run* run,
+                            char** report);
 
 /* A summary of a checkpoint, or with the options `pattern` and `tensors` its tensors. */
 INGOT_API int ingot_inspect(const ingot_checkpoint* checkpoint, const char* options, char** report);
 /* Finds everything wrong with a directory: `errors` and `warnings` of the report are lists of faults,
- * and `passed` is the verdict. Options: those of ingot check. `run` may be NULL; its progress is not
- * called. */
+ * and `passed` is the verdict. Options: those of ingot check. `run` may be NULL. */
 INGOT_API int ingot_check(const char* path, const char* options, const struct ingot_run* run,
                           char** report);
 /* Compares `output` with its source, or measures `source` where `output` is NULL; `passed` in the

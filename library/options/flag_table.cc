@@ -166,11 +166,14 @@ Flag threads_flag(std::size_t* target) {
 }
 
 Flag progress_flag(std::string* target) {
-  return {"--progress", target, "progress on stderr", {.choices = {"auto", "always", "never"}}};
+  return {"--progress",
+          target,
+          "progress on stderr",
+          {.choices = {"auto", "always", "never"}, .is_for_people = true}};
 }
 
 Flag json_flag(bool* target) {
-  return {"--json", target, "one JSON document on stdout"};
+  return {"--json", target, "one JSON document on stdout", {.is_for_people = true}};
 }
 
 Flag family_flag(std::string* target, std::string help) {

@@ -78,6 +78,9 @@ struct FlagRule {
   std::string mark = {};
   /// The value is a file or a folder that the command writes.
   bool is_written = false;
+  /// The flag is about a terminal, or a launcher: calls of the shared library have none of this
+  /// name.
+  bool is_for_people = false;
   /// The value - is the standard input. A flag that names a file gets its path instead.
   bool takes_stdin = false;
   /// The owner of the flag, where it would change nothing; empty where it acts. Asked when all

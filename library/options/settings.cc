@@ -39,7 +39,8 @@ std::string value_shown(const Json& value) {
 std::string text_from(const Flag& flag, const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (!value.is_number()) refuse(flag, value, "text");
-  return value.dump();
+  // A number is a size in bytes.
+  return value.dump() + (flag.rule.kind == ValueKind::kSize ? "B" : "");
 }
 
 double real_from(const Flag& flag, const Json& value) {

@@ -1,7 +1,9 @@
 """The shared library: its structs, its functions, and how they are called."""
 
 import ctypes
+import errno
 import json
+import operator
 import os
 import threading
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
@@ -12,14 +14,35 @@ _TURN = 0.1  # seconds
 
 
 class Error(Exception):
-    """A fault: `code` ("not-found"), and the `file`, `tensor` and `message` that are known."""
+    """A fault: `code` ("not-found"), and the `file`, `tensor` and `message` that are known. It is
+    also one of Python's own errors where there is one for it: FileNotFoundError, FileExistsError,
+    PermissionError, OSError or ValueError. `report` is the document of the command, or None."""
 
-    def __init__(self, code, file, tensor, message, text):
+    def __init__(self, code, file, tensor, message, text, report=None):
         super().__init__(text)
-        self.code, self.file, self.tensor, self.message = code, file, tensor, message
+        self.code, self.file, self.tensor, self.message, self.report = code, file, tensor, message, report
+        if isinstance(self, OSError):
+            self.errno, self.filename = _NUMBERS.get(code), file
+
+    def __str__(self):
+        return self.args[0]
 
     def __reduce__(self):
-        return Error, (self.code, self.file, self.tensor, self.message, str(self))
+        return error_of, (self.code, self.file, self.tensor, self.message, str(self), self.report)
+
+
+_NUMBERS = {"not-found": errno.ENOENT, "exists": errno.EEXIST, "permission": errno.EACCES, "no-space": errno.ENOSPC}
+_KINDS = {"not-found": FileNotFoundError, "exists": FileExistsError, "permission": PermissionError,
+          "no-space": OSError, "io": OSError,
+          **dict.fromkeys(("invalid-argument", "corrupt", "shape-mismatch", "dtype-mismatch", "bad-scale", "non-finite"),
+                          ValueError)}
+_CLASSES = {code: type("Error", (Error, kind), {"__module__": "ingot"}) for code, kind in _KINDS.items()}
+
+
+def error_of(code, file, tensor, message, text, report=None):
+    """An Error of this code, which is also Python's own for it. A tensor that is not there is no file."""
+    kind = Error if code == "not-found" and not file else _CLASSES.get(code, Error)
+    return kind(code, file, tensor, message, text, report)
 
 
 class Sized(ctypes.Structure):
@@ -69,12 +92,8 @@ _SIGNATURES = {
     "part_info": [_HANDLE, c_size_t, c_size_t, POINTER(PartInfo)],
     "read_stored": [_HANDLE, c_size_t, c_size_t, c_uint64, c_void_p, c_uint64],
     "read_decoded": [_HANDLE, c_size_t, POINTER(c_float), c_uint64, c_size_t],
-    "plan_conversion": [c_char_p, c_char_p, c_char_p, POINTER(_HANDLE)],
     "plan_shapes": [c_char_p, c_char_p, c_char_p, POINTER(_HANDLE)],
-    "plan_run": [_HANDLE, POINTER(Run), POINTER(c_void_p)],
-    "inspect": [_HANDLE, c_char_p, POINTER(c_void_p)],
-    "check": [c_char_p, c_char_p, POINTER(Run), POINTER(c_void_p)],
-    "verify": [c_char_p, c_char_p, c_char_p, POINTER(Run), POINTER(c_void_p)],
+    "command": [c_char_p, c_char_p, POINTER(Run), POINTER(c_void_p)],
     "encoder_new": [_HANDLE, POINTER(_HANDLE)],
     "encoder_put_array": [_HANDLE, c_char_p, c_char_p, POINTER(c_uint64), c_size_t, c_void_p, c_uint64,
                           POINTER(c_size_t)],
@@ -126,8 +145,8 @@ def call(name, *arguments):
     if getattr(library(), "ingot_" + name)(*arguments) != 0:
         fault = Fault()
         library().ingot_last_error(byref(fault))
-        raise Error(*(getattr(fault, field).decode(errors="replace")
-                      for field in ("code_name", "file", "tensor", "message", "text")))
+        raise error_of(*(getattr(fault, field).decode(errors="replace")
+                         for field in ("code_name", "file", "tensor", "message", "text")))
 
 
 class Handle:
@@ -144,9 +163,9 @@ class Handle:
 
 
 def taken_text(text):
-    """The JSON of a text that the library gave away."""
+    """The JSON of a text that the library gave away, or None."""
     try:
-        return json.loads(ctypes.string_at(text))
+        return json.loads(ctypes.string_at(text)) if text else None
     finally:
         library().ingot_free_text(text)
 
@@ -158,7 +177,9 @@ def path_bytes(path):
 def options_json(options):
     """Keywords as a JSON object of flags: max_shard_size is --max-shard-size."""
     def plain(value):
-        return os.fspath(value) if isinstance(value, os.PathLike) else value
+        if isinstance(value, (os.PathLike, bytes)):
+            return os.fsdecode(value)
+        return operator.index(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
     flags = {name.rstrip("_").replace("_", "-"):
              [plain(one) for one in value] if isinstance(value, (list, tuple)) else plain(value)
              for name, value in options.items()}
@@ -169,9 +190,11 @@ def shape_of(info):
     return tuple(info.shape[i] for i in range(info.n_dims))
 
 
-def run_job(name, before, progress, report):
-    """Calls a job of the library with progress(phase, done, total), in a thread of its own: so this
-    one gets signals, and Ctrl-C stops the job."""
+def run_command(command, words, options, progress=None):
+    """Runs a command, of which `words` are those at their places, and returns its document. It runs in a
+    thread of its own with progress(phase, done, total): so this one gets signals, and Ctrl-C stops it."""
+    report = c_void_p()
+    arguments = options_json({**words, **options})
     stop = c_int(0)
     failures = []
 
@@ -190,7 +213,7 @@ def run_job(name, before, progress, report):
         go.wait()
         try:
             if not stop.value:
-                call(name, *before, byref(run), byref(report))
+                call("command", command.encode(), arguments, byref(run), byref(report))
         except BaseException as failure:
             failures.append(failure)
         finally:
@@ -214,5 +237,8 @@ def run_job(name, before, progress, report):
                 pass  # it is stopping
         go.set()
         raise
+    document = taken_text(report)
     if failures:
+        failures[0].report = document
         raise failures[0]
+    return document

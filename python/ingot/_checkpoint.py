@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from ctypes import byref
 
 from ingot._arrays import Array, array_type
-from ingot._calls import Error, Handle, PartInfo, TensorInfo, call, library, options_json, path_bytes, shape_of
+from ingot._calls import (Handle, PartInfo, TensorInfo, call, error_of, library, options_json, path_bytes,
+                          shape_of)
 
 
 def open(path, **options):
@@ -63,7 +64,7 @@ def _describe(tensor, info):
 def _changed(info):
     path, tensor = os.fsdecode(info.path), info.name.decode()
     fact = "its file was replaced, written to or removed after the checkpoint was opened (open it again)"
-    return Error("mismatch", path, tensor, fact, f"{path}: tensor '{tensor}': {fact}")
+    return error_of("mismatch", path, tensor, fact, f"{path}: tensor '{tensor}': {fact}")
 
 
 def _require_unchanged(info, file):

@@ -1,59 +1,80 @@
-"""Jobs over directories."""
+"""Jobs over directories: commands of the command line, whose documents are the results."""
 
-import json
-from ctypes import byref, c_void_p
-
-from ingot._calls import Handle, call, library, options_json, path_bytes, run_job, taken_text
-
-
-def _planned(source, output, options):
-    handle = Handle("plan_free")
-    call("plan_conversion", path_bytes(source), path_bytes(output), options_json(options),
-         byref(handle.value))
-    return handle
-
-
-def plan(source, output, **options):
-    """The plan of a conversion, as a dict; writes nothing. Options as those of convert()."""
-    handle = _planned(source, output, options)
-    return json.loads(library().ingot_plan_json(handle.value) or "{}")
+from ingot._calls import run_command
 
 
 def convert(source, output, *, progress=None, **options):
-    """Converts a checkpoint into a directory, as `ingot convert` does, and returns its report.
+    """Converts a checkpoint into a directory, as `ingot convert` does.
 
-    Options are the flags of the command: to="nvfp4", max_shard_size="5GB", rule=["role:experts=keep"],
-    resume=True. progress(phase, done, total) is called now and then, from another thread. Ctrl-C
-    stops the job, which resume=True continues."""
-    handle = _planned(source, output, options)
-    report = c_void_p()
-    run_job("plan_run", [handle.value], progress, report)
-    return taken_text(report)
+    progress(phase, done, total) is called now and then, from another thread. Ctrl-C stops the job,
+    which resume=True continues."""
+    return run_command("convert", {"input": source, "output": output}, options, progress)
+
+
+def plan(source, output, **options):
+    """What convert() would do: the document of a dry run, and in addition `tensors`, the action on
+    each, and `config`, that of the output. Writes nothing."""
+    return run_command("convert", {"input": source, "output": output}, {**options, "dry_run": True})
 
 
 def inspect(path, pattern=None, tensors=False, **options):
-    """The document of `ingot inspect --json`: a summary, or the tensors that `pattern` selects. Options:
-    family, family_file, config."""
-    handle = Handle("close")
-    call("open", path_bytes(path), options_json(options), byref(handle.value))
-    report = c_void_p()
-    call("inspect", handle.value, options_json({"pattern": pattern, "tensors": tensors}), byref(report))
-    return taken_text(report)
+    """A summary, the tensors that `pattern` selects, or with gpu="h100" whether it fits there."""
+    return run_command("inspect", {"directory": path, "pattern": pattern}, {"tensors": tensors, **options})
 
 
 def check(path, **options):
-    """Everything wrong with a directory, as `ingot check --json` prints it: `errors` and
-    `warnings` are lists of faults, `passed` is the verdict. Options are the flags of the command."""
-    report = c_void_p()
-    run_job("check", [path_bytes(path), options_json(options)], None, report)
-    return taken_text(report)
+    """Everything wrong with a directory: `errors` and `warnings` are lists of faults, `passed` is
+    the verdict."""
+    return run_command("check", {"directory": path}, options)
 
 
 def verify(source, output=None, *, progress=None, **options):
-    """Whether `output` is still the same model as its source, as `ingot verify --json` prints it:
-    `passed` is the verdict. Without an output one checkpoint is measured. Options are the flags of
-    the command: levels="structure,weights", require=["weights.cosine>=0.99"]."""
-    report = c_void_p()
-    other = None if output is None else path_bytes(output)
-    run_job("verify", [path_bytes(source), other, options_json(options)], progress, report)
-    return taken_text(report)
+    """Whether `output` is still the same model as its source: `passed` is the verdict. Without an
+    output one checkpoint is measured."""
+    return run_command("verify", {"source": source, "output": output}, options, progress)
+
+
+def compare(a, b, *, progress=None, **options):
+    """Which of two outputs is closer to reference=SOURCE, or how far apart they are."""
+    return run_command("compare", {"a": a, "b": b}, options, progress)
+
+
+def repair(input, output, *, progress=None, **options):
+    """Corrects the JSON about a checkpoint's weights, and scales of fused weights."""
+    return run_command("repair", {"input": input, "output": output}, options, progress)
+
+
+def merge(input, output, *, progress=None, **options):
+    """Puts the slices of ranks together again."""
+    return run_command("merge", {"input": input, "output": output}, options, progress)
+
+
+def join(output, **options):
+    """Publishes a conversion whose parts (part="0/4") have ended."""
+    return run_command("join", {"output": output}, options)
+
+
+def calibrate(path, text, out, *, progress=None, **options):
+    """Measures the inputs of linear layers while the model reads the file `text`, into the file `out`."""
+    return run_command("calibrate", {"directory": path, "text": text, "out": out}, options, progress)
+
+
+def balance(path, out, *, progress=None, **options):
+    """Shares experts out to ranks by the tokens that a text gives them, into the file `out`."""
+    return run_command("balance", {"directory": path, "out": out}, options, progress)
+
+
+def generate(path, prompt=None, *, progress=None, **options):
+    """Answers a prompt, or those of prompts="FILE", with exactly the files to be deployed:
+    `sequences` has the answers."""
+    return run_command("generate", {"directory": path, "prompt": prompt}, options, progress)
+
+
+def synth(output, **options):
+    """Writes a valid random checkpoint, the same for the same seed."""
+    return run_command("synth", {"output": output}, options)
+
+
+def list(table, directory=None, **options):
+    """The rows of a table: "schemes", "families", "engines", "rules" and so on."""
+    return run_command("list", {"table": table, "directory": directory}, options)[table]

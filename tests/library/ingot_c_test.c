@@ -156,6 +156,14 @@ static void conversions_are_planned_and_run(const char* path, const char* output
   CLAIM(ingot_plan_run(plan, &run, &report) == INGOT_OK && n_calls > 0);
   CLAIM(report != NULL && strstr(report, "\"already_done\": false") != NULL);
   ingot_free_text(report);
+  CLAIM(ingot_command("list", "{\"table\": \"schemes\"}", NULL, &report) == INGOT_OK);
+  CLAIM(strstr(report, "\"nvfp4\"") != NULL);
+  ingot_free_text(report);
+  CLAIM(ingot_command("list", "{\"table\": \"none\"}", NULL, &report) == INGOT_INVALID_ARGUMENT);
+  CLAIM(strstr(report, "\"code\": \"invalid-argument\"") != NULL);
+  ingot_free_text(report);
+  CLAIM(ingot_command("help", NULL, NULL, NULL) == INGOT_UNSUPPORTED);
+  CLAIM(ingot_command("convert", NULL, NULL, NULL) == INGOT_INVALID_ARGUMENT);
   CLAIM(ingot_plan_run(plan, NULL, NULL) == INGOT_EXISTS);
   ingot_plan_free(plan);
 }
@@ -225,7 +233,8 @@ static void tensors_are_encoded_in_memory(const char* path, const ingot_checkpoi
     CLAIM(ingot_part_info(checkpoint, i, p, &part) == INGOT_OK);
     void* bytes = malloc((size_t)part.n_bytes);
     CLAIM(ingot_read_stored(checkpoint, i, p, 0, bytes, part.n_bytes) == INGOT_OK);
-    const uint64_t turned[] = {part.shape[1], part.shape[0]}, wider[] = {part.shape[0], part.shape[1], 1};
+    const uint64_t turned[] = {part.shape[1], part.shape[0]},
+                   wider[] = {part.shape[0], part.shape[1], 1};
     CLAIM(put(encoder, &part, "F16", part.shape, 2, bytes, &n_made) == INGOT_DTYPE_MISMATCH);
     CLAIM(put(encoder, &part, "I8", part.shape, 2, bytes, &n_made) == INGOT_DTYPE_MISMATCH);
     CLAIM(put(encoder, &part, "BF17", part.shape, 2, bytes, &n_made) == INGOT_DTYPE_MISMATCH);
@@ -233,8 +242,9 @@ static void tensors_are_encoded_in_memory(const char* path, const ingot_checkpoi
     CLAIM(put(encoder, &part, part.dtype, wider, 3, bytes, &n_made) == INGOT_SHAPE_MISMATCH);
     CLAIM(strcmp(last_fault().tensor, part.name) == 0);
     /* Codes as the words that they are; scales without a word about their form. */
-    CLAIM((p == 0 ? put(encoder, &part, "U8", part.shape, 2, bytes, &n_made)
-                  : ingot_encoder_put(encoder, part.name, bytes, part.n_bytes, &n_made)) == INGOT_OK);
+    CLAIM((p == 0
+               ? put(encoder, &part, "U8", part.shape, 2, bytes, &n_made)
+               : ingot_encoder_put(encoder, part.name, bytes, part.n_bytes, &n_made)) == INGOT_OK);
     CLAIM(n_made == p);
     free(bytes);
   }

@@ -157,11 +157,79 @@ class Package(unittest.TestCase):
         with self.assertRaisesRegex(ingot.Error, "no effect"):
             ingot.verify("tiny-v32", "plain", tokens=3)
 
+    def test_jobs_give_the_documents_of_their_commands(self):
+        def printed(name, *words):
+            return json.loads(subprocess.run([INGOT, name, *words, "--json"], stdout=subprocess.PIPE).stdout)
+
+        def untimed(document):
+            times = ("elapsed_seconds", "seconds", "peak_rss_bytes", "peak_memory_bytes", "stages", "limits", "prefill",
+                     "decode", "seconds_to_first_token", "steps", "disk_bytes_free")
+            return {key: value for key, value in document.items() if key not in times}
+        prompt = "What is the capital of Norway?"
+        with open("text.txt", "w") as file:
+            file.write("One two three. " * 50)
+        command("convert", "tiny-v32", "cut", "--ep", "2")
+        for made, words in (
+                (ingot.inspect("tiny-v32", gpu="h100"), ["inspect", "tiny-v32", "--gpu", "h100"]),
+                (ingot.compare("plain", "tiny-v32"), ["compare", "plain", "tiny-v32"]),
+                (ingot.generate("tiny-v32", prompt, greedy=True, max_new_tokens=4),
+                 ["generate", "tiny-v32", "--prompt", prompt, "--greedy", "--max-new-tokens", "4"]),
+                (ingot.convert("tiny-v32", "as-python", to="int8"), ["convert", "tiny-v32", "as-words", "--to", "int8"]),
+                (ingot.repair("tiny-v32", "repaired", dry_run=True), ["repair", "tiny-v32", "repaired", "--dry-run"]),
+                (ingot.merge("cut", "merged", dry_run=True), ["merge", "cut", "merged", "--dry-run"]),
+                (ingot.calibrate("tiny-v32", "text.txt", "a.safetensors", max_tokens=20),
+                 ["calibrate", "tiny-v32", "--text", "text.txt", "--out", "b.safetensors", "--max-tokens", "20"]),
+                (ingot.synth("made-a", family="deepseek_v32", like="tiny"),
+                 ["synth", "made-b", "--family", "deepseek_v32", "--like", "tiny"])):
+            expected = json.loads(json.dumps(printed(*words)).replace("as-words", "as-python").replace("made-b", "made-a")
+                                  .replace("b.safetensors", "a.safetensors"))
+            for keys in (made, expected):  # the plan of a dry run in Python has these, too
+                keys.pop("config", None), keys.pop("tensors", None) if "dry_run" in keys else None
+            self.assertEqual(untimed(made), untimed(expected), words)
+        self.assertEqual(ingot.list("rules"), printed("list", "rules")["rules"])
+        plan, dry = ingot.plan("tiny-v32", "new", to="fp8"), printed("convert", "tiny-v32", "new", "--to", "fp8", "--dry-run")
+        self.assertEqual(len(plan.pop("tensors")), 361)
+        self.assertEqual(plan.pop("config")["quantization_config"]["quant_method"], "fp8")
+        self.assertEqual(untimed(plan), untimed(dry))
+        for part in range(2):
+            ingot.convert("tiny-v32", "joined", to="int8", part=f"{part}/2")
+        self.assertTrue(ingot.join("joined")["published"])
+        self.assertEqual(same_bytes("joined", "as-words"), [])
+        ingot.verify("tiny-v32", "plain", html="page.html")
+        self.assertGreater(os.path.getsize("page.html"), 1000)
+
+    def test_a_failed_gate_is_one_sentence_and_has_its_report(self):
+        with self.assertRaises(ingot.Error) as caught:
+            ingot.convert("tiny-v32", "gated", to="nvfp4", verify="weights", require=["weights.cosine>=1.1"])
+        self.assertEqual((caught.exception.code, caught.exception.file), ("mismatch", "gated"))
+        self.assertIn("weights.cosine >= 1.1 does not hold", str(caught.exception))
+        self.assertLess(len(str(caught.exception)), 300)
+        self.assertFalse(caught.exception.report["published"])
+        self.assertIn("gates", caught.exception.report["verification"])
+        with self.assertRaisesRegex(ingot.Error, "would lose values") as caught:
+            ingot.convert("tiny-v32", "lost", to="nvfp4", lossless_only=True)
+        self.assertEqual(caught.exception.report["error"]["tensor"], caught.exception.tensor)
+        with self.assertRaises(ingot.Error) as caught:
+            ingot.plan("nowhere", "new", to="nvfp4")
+        self.assertEqual(caught.exception.report["error"]["code"], "not-found")
+
+    def test_a_command_of_the_library_leaves_terminal_and_launcher_alone(self):
+        code = ("import ingot, json; ingot.convert('tiny-v32', 'silent', to='int8', allow=[]); "
+                "ingot.generate('tiny-v32', 'Hi', max_new_tokens=1)")
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                              env={**os.environ, "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"})
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+        for option in ("mpi", "progress", "quiet", "json"):
+            with self.assertRaisesRegex(ingot.Error, option):
+                ingot.plan("tiny-v32", "new", **{option: "never"})
+
     def test_errors_have_code_and_context(self):
         with self.assertRaises(ingot.Error) as caught:
             ingot.open("nowhere")
         self.assertEqual((caught.exception.code, caught.exception.file), ("not-found", "nowhere"))
+        self.assertIsInstance(caught.exception, FileNotFoundError)
         again = pickle.loads(pickle.dumps(caught.exception))
+        self.assertIsInstance(again, FileNotFoundError)
         self.assertEqual((again.code, str(again)), (caught.exception.code, str(caught.exception)))
         with self.assertRaisesRegex(ingot.Error, "did you mean max-shard-size?"):
             ingot.plan("tiny-v32", "none", max_shard_sise="5GB")
