@@ -92,6 +92,38 @@ std::vector<std::string> paths_of(const Checkpoint& source) {
   return paths;
 }
 
+void require_room(const LogicalTensor& tensor, std::uint64_t n, const float* values,
+                  std::uint64_t n_values) {
+  if (n_values != n) {
+    throw Error(ErrorCode::kInvalidArgument, "has {} values, and there is room for {}", n, n_values)
+        .in_tensor(tensor.name);
+  }
+  if (n > 0) require_given(values, "values");
+}
+
+void read_decoded(const ingot_checkpoint& checkpoint, const LogicalTensor& tensor, float* values,
+                  std::size_t threads, RowRange rows) {
+  tensor.encoding.stored.for_each([&](Part, std::uint32_t stored) {
+    require_unwritten(checkpoint, checkpoint.source->stored()[stored]);
+  });
+  const std::uint64_t cols = tensor.shape.empty() ? 1 : tensor.shape.back();
+  const bool is_decoded = decode_bands(
+      *checkpoint.source, tensor, threads == 0 ? available_processors() : threads,
+      [&](const auto& band, std::span<const float> decoded) {
+        for (std::uint64_t row = 0; row < band.rows; ++row) {
+          std::ranges::copy(decoded.subspan(row * band.cols, band.cols),
+                            values + (band.row + row - rows.begin) * cols + band.col);
+        }
+      },
+      rows);
+  if (is_decoded) return;
+  const auto& stored = checkpoint.source->stored()[tensor.encoding.stored.weight()];
+  throw Error(ErrorCode::kUnsupported,
+              "is {}, which is copied and never computed with (read it as stored)",
+              formats::dtype_name(stored.dtype))
+      .in_tensor(tensor.name);
+}
+
 }  // namespace
 }  // namespace ingot::library
 
@@ -186,31 +218,27 @@ int ingot_read_decoded(const ingot_checkpoint* checkpoint, size_t tensor, float*
                        uint64_t n_values, size_t threads) {
   return call([&] {
     const LogicalTensor& of = tensor_at(checkpoint, tensor);
-    const std::uint64_t n = ingot::formats::element_count(of.shape).value_or(0);
-    if (n_values != n) {
+    require_room(of, ingot::formats::element_count(of.shape).value_or(0), values, n_values);
+    read_decoded(*checkpoint, of, values, threads, {});
+  });
+}
+
+int ingot_read_rows(const ingot_checkpoint* checkpoint, size_t tensor, uint64_t first_row,
+                    uint64_t n_rows, float* values, uint64_t n_values, size_t threads) {
+  return call([&] {
+    const LogicalTensor& of = tensor_at(checkpoint, tensor);
+    const std::uint64_t all = of.shape.size() < 2 ? 0 : of.shape[0];
+    if (first_row > all || n_rows > all - first_row) {
       throw ingot::Error(ingot::ErrorCode::kInvalidArgument,
-                         "has {} values, and there is room for {}", n, n_values)
+                         "has {} rows, and {} from row {} on were asked for", all, n_rows,
+                         first_row)
           .in_tensor(of.name);
     }
-    if (n > 0) require_given(values, "values");
-    of.encoding.stored.for_each([&](Part, std::uint32_t stored) {
-      require_unwritten(*checkpoint, checkpoint->source->stored()[stored]);
-    });
-    const std::uint64_t cols = of.shape.empty() ? 1 : of.shape.back();
-    const bool is_decoded = decode_bands(
-        *checkpoint->source, of, threads == 0 ? ingot::available_processors() : threads,
-        [&](const auto& band, std::span<const float> decoded) {
-          for (std::uint64_t row = 0; row < band.rows; ++row) {
-            std::ranges::copy(decoded.subspan(row * band.cols, band.cols),
-                              values + (band.row + row) * cols + band.col);
-          }
-        });
-    if (!is_decoded) {
-      const auto& stored = checkpoint->source->stored()[of.encoding.stored.weight()];
-      throw ingot::Error(ingot::ErrorCode::kUnsupported,
-                         "is {}, which is copied and never computed with (read it as stored)",
-                         ingot::formats::dtype_name(stored.dtype))
-          .in_tensor(of.name);
-    }
+    if (all == 0) return;
+    const std::uint64_t n = ingot::formats::element_count(of.shape).value_or(0) / all;
+    require_room(of, n * n_rows, values, n_values);
+    const std::uint64_t n_inner = n == 0 ? 0 : n / of.shape.back();
+    read_decoded(*checkpoint, of, values, threads,
+                 {.begin = first_row * n_inner, .end = (first_row + n_rows) * n_inner});
   });
 }

@@ -1,5 +1,6 @@
 #include "library/decoded_bands.h"
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -11,14 +12,19 @@ namespace ingot::library {
 
 bool decode_bands(
     const formats::TensorSource& source, const formats::LogicalTensor& tensor, std::size_t threads,
-    const std::function<void(const verify::WeightBand&, std::span<const float>)>& visit) {
+    const std::function<void(const verify::WeightBand&, std::span<const float>)>& visit,
+    RowRange rows) {
   const formats::Encoding& encoding = tensor.encoding;
   if (encoding.scheme == formats::SchemeId::kRaw) return false;
   const formats::ScaleReader scale_reader(source, tensor, {.allow_zero = true});
   const std::array<std::uint64_t, 2> group = {encoding.block_rows, encoding.block_cols};
   const verify::WeightBands bands(tensor.shape, group, group, 1);
   parallel_for(bands.count(), threads, [&](std::size_t i) {
-    const verify::WeightBand band = bands.band(i);
+    verify::WeightBand band = bands.band(i);
+    const std::uint64_t end = std::min(band.row + band.rows, rows.end);
+    band.row = std::max(band.row, rows.begin);
+    if (band.row >= end) return;
+    band.rows = end - band.row;
     std::vector<std::byte> codes;
     const verify::EncodedBand read = verify::read_band(
         {source, tensor}, band, encoding.block_cols > 0 ? &scale_reader : nullptr, codes);

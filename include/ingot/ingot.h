@@ -140,6 +140,10 @@ INGOT_API int ingot_read_stored(const ingot_checkpoint* checkpoint, size_t tenso
  * threads, 0: every processor. INGOT_UNSUPPORTED for dtypes that are only copied. */
 INGOT_API int ingot_read_decoded(const ingot_checkpoint* checkpoint, size_t tensor, float* values,
                                  uint64_t n_values, size_t threads);
+/* The same for n_rows along the first dimension of a weight that has two or more, from `first_row`
+ * on: no other rows are read. */
+INGOT_API int ingot_read_rows(const ingot_checkpoint* checkpoint, size_t tensor, uint64_t first_row,
+                              uint64_t n_rows, float* values, uint64_t n_values, size_t threads);
 
 /* Conversions. */
 

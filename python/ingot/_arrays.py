@@ -1,8 +1,9 @@
-"""Bytes of tensors: an array is a ctypes array, which has the buffer protocol, without a copy."""
+"""Bytes of tensors: ctypes arrays, which have the buffer protocol, without a copy."""
 
 import ctypes
 import functools
 import math
+import operator
 import sys
 from collections import namedtuple
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_void_p
@@ -33,26 +34,69 @@ _BY_NAME = {kind[1:]: dtype for dtype, (_, kind, _) in _DTYPES.items() if kind.s
 _BY_CODE = {(code, 8 * ctypes.sizeof(element)): dtype for dtype, (element, _, code) in _DTYPES.items()}
 
 
+# Dtypes whose numbers no element of a buffer is: these would be taken for whole numbers.
+_WORDS = {"F16", *_BY_NAME.values()}
+# By dtype of FP8: bits of the mantissa, bias, and how NaN and infinity are coded.
+_FLOATS = {"F8_E4M3": (3, 7, "fn"), "F8_E4M3FNUZ": (3, 8, "fnuz"), "F8_E5M2": (2, 15, "ieee"),
+           "F8_E5M2FNUZ": (2, 16, "fnuz"), "F8_E8M0": (0, 127, "scale")}
+
+
 def element_of(dtype):
     return _DTYPES.get(dtype, (ctypes.c_uint8,))[0]
 
 
 @functools.lru_cache(maxsize=4096)
-def array_type(base, dtype, shape, n_bytes):
-    """A class over `base`, and over the ctypes array of this shape."""
+def _types(base, dtype, shape, n_bytes):
+    """The class of a tensor, and the ctypes array of its words."""
     element = element_of(dtype)
     if dtype not in _DTYPES or math.prod(shape) * ctypes.sizeof(element) != n_bytes:
         element, shape = c_uint8, (n_bytes,)
-    array = element
+    words = element
     for n in reversed(shape):
-        array = array * n
+        words = words * n
     if not shape:
-        array = element * 1
-    return type(base.__name__, (base, array), {})
+        words = element * 1
+    if dtype in _WORDS or dtype not in _DTYPES:
+        return base, words
+    return type(base.__name__, (base, words), {"__module__": base.__module__}), words
+
+
+def new_tensor(base, dtype, shape, n_bytes, memory=None, offset=0):
+    """A tensor over memory of its own, or over a part of `memory`. Where buffers know its dtype it is a buffer."""
+    shape = tuple(shape)
+    kind, words = _types(base, dtype, shape, n_bytes)
+    if kind is not base:
+        tensor = kind.from_buffer(memory, offset) if memory is not None and n_bytes else kind()
+    else:
+        tensor = base()
+        tensor._memory = words.from_buffer(memory, offset) if memory is not None and n_bytes else words()
+    tensor.dtype, tensor.shape = dtype, shape
+    return tensor
+
+
+@functools.lru_cache(maxsize=None)
+def _values(dtype):
+    """The values of the 256 codes of an FP8 dtype, as a numpy array."""
+    import numpy
+    mantissa_bits, bias, kind = _FLOATS[dtype]
+    code = numpy.arange(256)
+    if kind == "scale":
+        return numpy.where(code == 255, numpy.nan, numpy.ldexp(1.0, code - bias)).astype("float32")
+    magnitude = code & 127
+    exponent, mantissa = magnitude >> mantissa_bits, magnitude & (1 << mantissa_bits) - 1
+    value = numpy.where(exponent == 0, numpy.ldexp(mantissa * 1.0, 1 - bias - mantissa_bits),
+                        numpy.ldexp((1 << mantissa_bits) + mantissa * 1.0, exponent - bias - mantissa_bits))
+    if kind == "ieee":
+        top = exponent == (1 << 7 - mantissa_bits) - 1
+        value = numpy.where(top, numpy.where(mantissa == 0, numpy.inf, numpy.nan), value)
+    value = numpy.where(code & 128, -value, value)
+    nan = code == 128 if kind == "fnuz" else (magnitude == 127) & (kind == "fn")
+    return numpy.where(nan, numpy.nan, value).astype("float32")
 
 
 class Array:
-    """Numbers of a stored tensor, with the buffer protocol, DLPack and numpy()."""
+    """Numbers of a stored tensor: numpy(), float32(), words(), DLPack, and the buffer protocol where it
+    knows the dtype."""
 
     name: str
     dtype: str
@@ -60,29 +104,75 @@ class Array:
 
     @property
     def nbytes(self):
-        return ctypes.sizeof(self)
+        return ctypes.sizeof(self.words())
+
+    def words(self):
+        """The memory as a buffer: of BF16, F16 and FP8 these are unsigned integers of their width."""
+        return self.__dict__.get("_memory", self)
 
     def tobytes(self):
-        return bytes(memoryview(self).cast("B")) if self.nbytes else b""
+        return bytes(memoryview(self.words()).cast("B")) if self.nbytes else b""
+
+    def _viewed(self, kind):
+        import numpy
+        flat = numpy.frombuffer(self.words(), dtype=numpy.uint8) if self.nbytes else numpy.empty(0, "uint8")
+        array = flat.view(kind)
+        return array.reshape(self.shape) if array.size == math.prod(self.shape) else array
 
     def numpy(self):
-        """A numpy array over the same memory. BF16 and FP8 have the dtypes of ml_dtypes where that
-        is installed, else they are unsigned integers of their width."""
-        import numpy
+        """A numpy array over the same memory; BF16 and FP8 have the dtypes of ml_dtypes."""
         kind = _DTYPES.get(self.dtype, (None, "uint8"))[1]
-        flat = numpy.frombuffer(self, dtype=numpy.uint8) if self.nbytes else numpy.empty(0, "uint8")
         if kind.startswith(":"):
+            import numpy
             try:
                 import ml_dtypes
                 kind = numpy.dtype(getattr(ml_dtypes, kind[1:]))
             except (ImportError, AttributeError):
-                kind = f"uint{8 * ctypes.sizeof(element_of(self.dtype))}"
-        array = flat.view(kind)
-        return array.reshape(self.shape) if array.size == math.prod(self.shape) else array
+                raise ImportError(
+                    f"{self.name}: numpy has no {self.dtype} (pip install ingot-convert[arrays], or take .float32(), "
+                    "or the integers of .words())") from None
+        return self._viewed(kind)
+
+    def float32(self, out=None):
+        """The values as a numpy array of float32, in `out` where it is given."""
+        import numpy
+        if self.dtype == "BF16":
+            values = (self._viewed("uint16").astype("uint32") << 16).view("float32")
+        elif self.dtype in _FLOATS:
+            values = _values(self.dtype)[self._viewed("uint8")]
+        elif self.dtype in _DTYPES:
+            values = self._viewed(_DTYPES[self.dtype][1])
+        else:
+            raise TypeError(f"{self.name}: {self.dtype} are codes, of which the weight has the values")
+        if out is None:
+            return values.astype("float32", copy=False)
+        numpy.copyto(out, values, casting="same_kind")
+        return out
 
     def __array__(self, dtype=None, copy=None):
+        if dtype == "float32" and self.dtype in _WORDS:
+            return self.float32()
         array = self.numpy()
         return array if dtype is None else array.astype(dtype)
+
+    def __len__(self):
+        if not self.shape:
+            raise TypeError(f"{self.name} has no dimensions")
+        return self.shape[0]
+
+    def __getitem__(self, rows):
+        """Rows, as a tensor over the same memory: others are not read."""
+        begin, end = row_range(self, rows)
+        n_bytes = self.nbytes // len(self) if len(self) else 0
+        shape = (end - begin, *self.shape[1:]) if isinstance(rows, slice) else self.shape[1:]
+        part = new_tensor(_base_of(self), self.dtype, shape, n_bytes * (end - begin), self.words(), begin * n_bytes)
+        part.__dict__.update({name: value for name, value in self.__dict__.items()
+                              if name not in ("_memory", "dtype", "shape")})
+        return part
+
+    def __reduce__(self):
+        facts = {name: value for name, value in self.__dict__.items() if name not in ("_memory", "_objects")}
+        return _restored, (_base_of(self), facts, self.tobytes())
 
     def __dlpack_device__(self):
         return (1, 0)  # the memory of the host
@@ -94,6 +184,33 @@ class Array:
 
     def __repr__(self):
         return f"<{self.dtype} {list(self.shape)} {self.name}>"
+
+
+def _base_of(tensor):
+    """The class of which new_tensor() makes others."""
+    return next(kind for kind in type(tensor).__mro__ if not issubclass(kind, ctypes.Array))
+
+
+def _restored(base, facts, content):
+    tensor = new_tensor(base, facts["dtype"], facts["shape"], len(content))
+    if content:
+        ctypes.memmove(tensor.words(), content, len(content))
+    tensor.__dict__.update(facts)
+    return tensor
+
+
+def row_range(tensor, rows):
+    """The first row, and the one behind the last, of an index of the first dimension."""
+    n = len(tensor)
+    if isinstance(rows, slice):
+        begin, end, step = rows.indices(n)
+        if step != 1:
+            raise ValueError(f"{tensor.name}: rows are taken one after another (a step of {step})")
+        return begin, max(begin, end)
+    row = operator.index(rows)
+    if not -n <= row < n:
+        raise IndexError(f"{tensor.name} has {n} rows, and no row {row}")
+    return row % n, row % n + 1
 
 
 class _Managed(Structure):
@@ -128,7 +245,7 @@ def _destroy(capsule):
 
 def _capsule(array):
     shape = (c_int64 * len(array.shape))(*array.shape)
-    managed = _Managed(data=ctypes.addressof(array), device_type=1, n_dims=len(array.shape),
+    managed = _Managed(data=ctypes.addressof(array.words()), device_type=1, n_dims=len(array.shape),
                        code=_DTYPES[array.dtype][2],
                        bits=8 * ctypes.sizeof(element_of(array.dtype)), lanes=1,
                        shape=ctypes.cast(shape, POINTER(c_int64)),
@@ -154,6 +271,8 @@ def borrowed(array):
     dtype = getattr(array, "dtype", None)
     known = dtype if isinstance(array, Array) else _BY_NAME.get(getattr(dtype, "name", None))
     shape = tuple(array.shape) if known else None
+    if isinstance(array, Array):
+        array = array.words()
     try:
         view = memoryview(array)
     except ValueError:

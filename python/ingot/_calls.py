@@ -92,6 +92,7 @@ _SIGNATURES = {
     "part_info": [_HANDLE, c_size_t, c_size_t, POINTER(PartInfo)],
     "read_stored": [_HANDLE, c_size_t, c_size_t, c_uint64, c_void_p, c_uint64],
     "read_decoded": [_HANDLE, c_size_t, POINTER(c_float), c_uint64, c_size_t],
+    "read_rows": [_HANDLE, c_size_t, c_uint64, c_uint64, POINTER(c_float), c_uint64, c_size_t],
     "plan_shapes": [c_char_p, c_char_p, c_char_p, POINTER(_HANDLE)],
     "command": [c_char_p, c_char_p, POINTER(Run), POINTER(c_void_p)],
     "encoder_new": [_HANDLE, POINTER(_HANDLE)],
@@ -156,10 +157,12 @@ class Handle:
         self._free = getattr(library(), "ingot_" + free)
         self.value = c_void_p()
 
-    def __del__(self):
+    def close(self):
         if self.value:
             self._free(self.value)
             self.value = c_void_p()
+
+    __del__ = close
 
 
 def taken_text(text):

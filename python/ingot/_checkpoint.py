@@ -1,12 +1,14 @@
 """Checkpoints as mappings of names to tensors."""
 
 import ctypes
+import math
 import mmap
+import operator
 import os
 from collections.abc import Mapping
 from ctypes import byref
 
-from ingot._arrays import Array, array_type
+from ingot._arrays import Array, new_tensor, row_range
 from ingot._calls import (Handle, PartInfo, TensorInfo, call, error_of, library, options_json, path_bytes,
                           shape_of)
 
@@ -28,18 +30,43 @@ class QuantizedTensor:
     """A weight that is stored as codes and scales: `parts`, by kind ("weight", "scale")."""
 
     def __init__(self, checkpoint, index, info, parts):
-        self._checkpoint, self._index = checkpoint, index
+        self._checkpoint, self._index, self._rows = checkpoint, index, None
         self.parts = parts
         _describe(self, info)
         self.dtype = "F32"
 
-    def numpy(self, threads=0):
-        """The decoded values, float32."""
+    def numpy(self, out=None, threads=0):
+        """The decoded values, float32, in `out` where it is given; on `threads` threads, 0: every processor."""
         import numpy
-        values = numpy.empty(self.shape, "float32")
-        call("read_decoded", self._checkpoint._handle.value, self._index,
-             values.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), values.size, threads)
+        values = numpy.empty(self.shape, "float32") if out is None else out
+        if (values.shape, values.dtype, values.flags.c_contiguous) != (self.shape, "float32", True):
+            raise ValueError(f"{self.name}: out is no contiguous array of float32 {list(self.shape)}")
+        place = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        if self._rows is None:
+            call("read_decoded", self._checkpoint._handle.value, self._index, place, values.size, threads)
+        else:
+            begin, end = self._rows
+            call("read_rows", self._checkpoint._handle.value, self._index, begin, end - begin, place, values.size, threads)
         return values
+
+    float32 = numpy
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __getitem__(self, rows):
+        """Rows of the weight: their numpy() reads and decodes no others. `parts` stay those of all rows."""
+        begin, end = row_range(self, rows)
+        part = object.__new__(QuantizedTensor)
+        part.__dict__.update(self.__dict__)
+        first = self._rows[0] if self._rows else 0
+        part._rows = first + begin, first + end
+        part.shape = (end - begin, *self.shape[1:])
+        return part if isinstance(rows, slice) else part.numpy()[0]
+
+    def __reduce__(self):
+        whole = operator.getitem, (self._checkpoint, self.name)
+        return whole if self._rows is None else (_rows_of, (self._checkpoint, self.name, slice(*self._rows)))
 
     def __array__(self, dtype=None, copy=None):
         return self.numpy().astype(dtype or "float32", copy=False)
@@ -52,6 +79,10 @@ class QuantizedTensor:
 
     def __repr__(self):
         return f"<{self.scheme} {list(self.shape)} {self.name}>"
+
+
+def _rows_of(checkpoint, name, rows):
+    return checkpoint[name][rows]
 
 
 def _describe(tensor, info):
@@ -90,9 +121,11 @@ def _map(info):
 
 class Checkpoint(Mapping):
     """The weights of a checkpoint by name: a Tensor where it is plain, a QuantizedTensor where it is
-    codes and scales. `stored` has every stored tensor by its own name."""
+    codes and scales. `stored` has every stored tensor by its own name. It is closed by close(), at the end of
+    `with`, or with its last reference; arrays over its files stay."""
 
     def __init__(self, path, **options):
+        self._opened = os.path.abspath(os.fspath(path)) if os.path.exists(path) else path, options
         self._handle = Handle("close")
         call("open", path_bytes(path), options_json(options), byref(self._handle.value))
         self._files = {}
@@ -115,16 +148,13 @@ class Checkpoint(Mapping):
     def _part(self, index, part):
         info = self._part_info(index, part)
         shape, dtype = shape_of(info), info.dtype.decode()
-        kind = array_type(Tensor, dtype, shape, info.n_bytes)
         if info.path and info.n_bytes:
-            tensor = kind.from_buffer(self._mapped(info), info.offset)
+            tensor = new_tensor(Tensor, dtype, shape, info.n_bytes, self._mapped(info), info.offset)
         else:
-            tensor = kind()
+            tensor = new_tensor(Tensor, dtype, shape, info.n_bytes)
             if info.n_bytes:
-                call("read_stored", self._handle.value, index, part, 0, ctypes.addressof(tensor),
-                     info.n_bytes)
-        tensor.name, tensor.kind, tensor.dtype, tensor.shape = (
-            info.name.decode(), info.kind.decode(), dtype, shape)
+                call("read_stored", self._handle.value, index, part, 0, ctypes.addressof(tensor.words()), info.n_bytes)
+        tensor.name, tensor.kind = info.name.decode(), info.kind.decode()
         return tensor
 
     def _mapped(self, info):
@@ -146,6 +176,24 @@ class Checkpoint(Mapping):
         _describe(parts[0], info)
         return parts[0]
 
+    def close(self):
+        """Gives the handle back; nothing can be read any more."""
+        self._handle.close()
+        self._files = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __reduce__(self):
+        path, options = self._opened
+        return _reopened, (path, options)
+
+    def __repr__(self):
+        return f"<ingot.Checkpoint {os.fspath(self._opened[0])!r}, {len(self)} weights>"
+
     def __iter__(self):
         return iter(self._index)
 
@@ -166,6 +214,10 @@ class Checkpoint(Mapping):
                 shapes[info.name.decode()] = {"dtype": info.dtype.decode(),
                                               "shape": list(shape_of(info))}
         return shapes
+
+
+def _reopened(path, options):
+    return Checkpoint(path, **options)
 
 
 class _Stored(Mapping):

@@ -4,7 +4,7 @@ import ctypes
 import json
 from ctypes import byref, c_size_t, c_uint64
 
-from ingot._arrays import array_type, borrowed
+from ingot._arrays import borrowed, new_tensor
 from ingot._calls import EncodedInfo, Handle, call, library, options_json, shape_of
 from ingot._checkpoint import Tensor
 
@@ -56,7 +56,7 @@ class Encoder:
         info = EncodedInfo()
         call("encoder_made", self._handle.value, index, byref(info))
         shape, dtype = shape_of(info), info.dtype.decode()
-        tensor = array_type(Tensor, dtype, shape, info.n_bytes)()
-        ctypes.memmove(tensor, info.bytes, info.n_bytes)
-        tensor.name, tensor.dtype, tensor.shape = info.name.decode(), dtype, shape
+        tensor = new_tensor(Tensor, dtype, shape, info.n_bytes)
+        ctypes.memmove(tensor.words(), info.bytes, info.n_bytes)
+        tensor.name = info.name.decode()
         return tensor.name, tensor

@@ -50,7 +50,7 @@ class FakeTrainer:
     def __init__(self, directory):
         source = ingot.open(directory)
         self.config = read_json(f"{directory}/config.json")
-        self.weights = {name: (tensor.dtype, tensor.numpy().copy()) for name, tensor in source.stored.items()}
+        self.weights = {name: (tensor.dtype, numpy.asarray(tensor.words()).copy()) for name, tensor in source.stored.items()}
 
     def shapes(self):
         return {name: list(array.shape) if dtype == "BF16" else {"dtype": dtype, "shape": list(array.shape)}
@@ -101,10 +101,11 @@ class Package(unittest.TestCase):
 
     def test_plain_tensors_are_the_pages_of_the_file(self):
         tensor = ingot.open("plain")["model.norm.weight"]
-        words = tensor.numpy()
-        self.assertTrue(numpy.shares_memory(words, tensor.numpy()))
-        self.assertEqual(words.ctypes.data, ctypes.addressof(tensor))
-        self.assertEqual(memoryview(tensor).format.lstrip("<"), "H")
+        words = numpy.asarray(tensor.words())
+        self.assertTrue(numpy.shares_memory(words, numpy.asarray(tensor.words())))
+        self.assertEqual(memoryview(tensor.words()).format.lstrip("<"), "H")
+        scale = ingot.open("tiny-v32")[ATTENTION].parts["scale"]
+        self.assertEqual(numpy.asarray(scale).ctypes.data, ctypes.addressof(scale))
         self.assertEqual((tensor.dtype, tensor.shape, tensor.role), ("BF16", (256,), "final-norm"))
         with open("plain/model-00002-of-00002.safetensors", "rb") as file:
             n_header = int.from_bytes(file.read(8), "little")
@@ -121,6 +122,82 @@ class Package(unittest.TestCase):
         value = numpy.where(code & 128, -value, value)
         blocks = scales.repeat(128, 0).repeat(128, 1)[:weight.shape[0], :weight.shape[1]]
         numpy.testing.assert_array_equal(weight.numpy(), (value * blocks).astype("float32"))
+
+    def test_integers_are_asked_for(self):
+        tensor = ingot.open("plain")["model.norm.weight"]
+        codes = ingot.open("tiny-v32")[ATTENTION].parts["weight"]
+        words = numpy.asarray(tensor.words()).astype("uint32") << 16
+        numpy.testing.assert_array_equal(tensor.float32(), words.view("float32"))
+        numpy.testing.assert_array_equal(numpy.asarray(tensor, dtype="float32"), words.view("float32"))
+        self.assertIs(tensor.float32(out=words.view("float32")).dtype, numpy.dtype("float32"))
+        self.assertEqual(numpy.unique(codes.float32()[codes.float32() > 0])[0] % 2 ** -9, 0)
+        code = "import sys; sys.modules['ml_dtypes'] = None; import ingot, numpy; t = ingot.open('plain'); " \
+               "t = t['model.norm.weight']; %s"
+        for reads in ("t.numpy()", "numpy.asarray(t)", "numpy.array(t[:2])", "t.numpy().astype('float32')"):
+            done = subprocess.run([sys.executable, "-c", code % reads], capture_output=True, text=True)
+            self.assertIn("pip install ingot-convert[arrays], or take .float32()", done.stderr, reads)
+        half = ingot.Encoder(ingot.Plan({"model_type": "none"}, {"a.weight": {"dtype": "F16", "shape": [2]}},
+                                        family="generic")).encode("a.weight", numpy.array([1, 2], "float16"))["a.weight"]
+        self.assertEqual((numpy.asarray(half).dtype, numpy.asarray(half).tolist()), ("float16", [1, 2]))
+        try:
+            import ml_dtypes
+        except ImportError:
+            return
+        self.assertEqual(numpy.asarray(tensor).dtype, ml_dtypes.bfloat16)
+        self.assertEqual(codes.numpy().dtype, ml_dtypes.float8_e4m3fn)
+        numpy.testing.assert_array_equal(codes.numpy().astype("float32"), codes.float32())
+        for dtype, kind in (("F8_E4M3FNUZ", "float8_e4m3fnuz"), ("F8_E5M2", "float8_e5m2"),
+                            ("F8_E5M2FNUZ", "float8_e5m2fnuz"), ("F8_E8M0", "float8_e8m0fnu")):
+            from ingot import _arrays
+            expected = numpy.arange(256, dtype="uint8").view(getattr(ml_dtypes, kind)).astype("float32")
+            numpy.testing.assert_array_equal(_arrays._values(dtype), expected)
+        try:
+            from safetensors.numpy import load_file, save_file
+        except ImportError:
+            return
+        save_file({"t": tensor.numpy()}, "saved.safetensors")
+        self.assertEqual(ingot.open("saved.safetensors").stored["t"].dtype, "BF16")
+
+    def test_rows_are_read_by_themselves(self):
+        with ingot.open("tiny-v32") as checkpoint:
+            weight, whole = checkpoint[ATTENTION], checkpoint[ATTENTION].numpy()
+            numpy.testing.assert_array_equal(weight[100:300].numpy(), whole[100:300])
+            numpy.testing.assert_array_equal(weight[100:300][7:-3].numpy(threads=1), whole[107:297])
+            numpy.testing.assert_array_equal(weight[-1], whole[-1])
+            self.assertEqual(weight[5:5].numpy().shape, (0, 128))
+            given = numpy.empty((2, 128), "float32")
+            self.assertIs(weight[3:5].numpy(out=given), given)
+            numpy.testing.assert_array_equal(given, whole[3:5])
+            self.assertRaises(ValueError, weight.numpy, given)
+            self.assertRaises(ValueError, weight.__getitem__, slice(0, 9, 2))
+            self.assertRaises(IndexError, weight.__getitem__, 384)
+            embedding = checkpoint["model.embed_tokens.weight"]
+            self.assertEqual(embedding[2:4].tobytes(), embedding.tobytes()[2 * embedding.nbytes // len(embedding):
+                                                                           4 * embedding.nbytes // len(embedding)])
+            self.assertEqual(embedding[2:4][1].shape, embedding.shape[1:])
+            self.assertEqual([len(ingot.open("tiny-v32")), repr(checkpoint)[:18]], [361, "<ingot.Checkpoint "])
+            names = os.listdir("tiny-v32")
+        self.assertRaisesRegex(ingot.Error, "closed|NULL", checkpoint.__getitem__, ATTENTION)
+        # A hole in place of all other rows is not seen.
+        shutil.copytree("tiny-v32", "holes", copy_function=shutil.copy)
+        info = ingot.open("holes")._part_info(ingot.open("holes")._index[ATTENTION], 0)
+        with open(info.path, "r+b") as file:
+            file.seek(info.offset + 128 * 128)
+            file.write(b"\x7f" * 256 * 128)
+        numpy.testing.assert_array_equal(ingot.open("holes")[ATTENTION][:128].numpy(), whole[:128])
+        self.assertIn("config.json", names)
+
+    def test_tensors_go_to_other_processes(self):
+        checkpoint = ingot.open("tiny-v32")
+        for tensor in (checkpoint["model.norm.weight"], checkpoint[ATTENTION].parts["scale"], checkpoint[ATTENTION][2:9],
+                       checkpoint[ATTENTION], checkpoint["model.norm.weight"][1:3]):
+            again = pickle.loads(pickle.dumps(tensor))
+            self.assertEqual((again.name, again.shape, again.scheme, type(again).__name__),
+                             (tensor.name, tensor.shape, tensor.scheme, type(tensor).__name__))
+            numpy.testing.assert_array_equal(again.float32(), tensor.float32())
+        import multiprocessing
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            self.assertEqual(pool.map(len, [checkpoint[ATTENTION], checkpoint["model.norm.weight"]]), [384, 256])
 
     def test_dlpack_lends_memory_and_takes_it_back(self):
         from ingot import _arrays
