@@ -1,8 +1,14 @@
 // The functions of the C interface that run commands: a part of the shared library, not of the
 // program.
 #include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -11,11 +17,14 @@
 
 #include "cli/commands/commands.h"
 #include "cli/terminal/session.h"
+#include "convert/convert.h"
+#include "convert/run/given_tensors.h"
 #include "formats/json/json.h"
 #include "formats/text/spelling.h"
 #include "library/call.h"
 #include "library/current_error.h"
 #include "library/handles.h"
+#include "library/options/job_options.h"
 #include "library/options/settings.h"
 
 namespace ingot::cli {
@@ -50,9 +59,10 @@ void take_call(const Json& settings, FlagTable& table) {
 }
 
 // Runs a command, and gives its document to the caller, also where it fails.
-void run_command(std::string_view name, const Json& settings, const ingot_run* run, char** report) {
+void run_command(std::string_view name, const Json& settings, const ingot_run* run, char** report,
+                 convert::GivenTensors* given = nullptr) {
   library::Receivers receivers(run);
-  Session own{.is_of_program = false, .is_quiet = true};
+  Session own{.is_of_program = false, .is_quiet = true, .given = given};
   own.answer.command = name;
   own.answer.is_json = true;
   own.progress = [&](std::string_view phase, std::uint64_t done, std::uint64_t total) {
@@ -89,10 +99,115 @@ Json with_words(const char* options, std::vector<std::pair<const char*, const ch
   return settings;
 }
 
+// Options that would read the source again.
+void require_givable(const Json& settings) {
+  for (const char* name :
+       {"verify", "lossless-only", "resume", "consume-source", "part", "dry-run", "explain"}) {
+    const Json& value = formats::json_member(settings, name);
+    if (value.is_null() || value == false) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                "--{} reads the source again, and tensors that are given are read once "
+                "(compare with a copy on a disk: ingot verify)",
+                name);
+  }
+}
+
+// The memory for tensors that wait; the rest stays with the conversion.
+std::uint64_t take_half(Json& settings) {
+  Json& limit = settings["mem-limit"];
+  const std::string text = limit.is_null()     ? JobOptions().mem_limit
+                           : limit.is_string() ? limit.get<std::string>()
+                                               : limit.dump() + "B";
+  const std::uint64_t half = memory_budget(text) / 2;
+  limit = fmt::format("{}B", half);
+  return half;
+}
+
 }  // namespace
 }  // namespace ingot::cli
 
 using namespace ingot::cli;
+
+struct ingot_writer {
+  ingot_writer(ingot::formats::Json given_settings, const ingot_run* receivers)
+      : settings(std::move(given_settings)), tensors(take_half(settings)), run{} {
+    if (receivers != nullptr) std::memcpy(&run, receivers, std::min(receivers->size, sizeof run));
+    run.size = sizeof run;
+    job = std::thread([this] {
+      std::exception_ptr failure;
+      try {
+        run_command("convert", settings, &run, &report, &tensors);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      tensors.end_job(failure);
+    });
+  }
+  ~ingot_writer() {
+    tensors.abandon();
+    join();
+    std::free(report);
+    if (!tensors.has_begun() || is_published) return;
+    try {
+      // Nobody can continue it: the tensors are gone.
+      ingot::convert::remove_leftovers(ingot::formats::text_at(settings, "output"),
+                                       ingot::execution({}).run);
+    } catch (...) {
+    }
+  }
+  ingot_writer(const ingot_writer&) = delete;
+  ingot_writer& operator=(const ingot_writer&) = delete;
+
+  void join() {
+    if (job.joinable()) job.join();
+  }
+
+  ingot::formats::Json settings;
+  ingot::convert::GivenTensors tensors;
+  ingot_run run;
+  char* report = nullptr;
+  bool is_published = false;
+  std::thread job;
+};
+
+int ingot_writer_open(const char* source, const char* output, const char* options,
+                      const ingot_run* run, ingot_writer** writer) {
+  return call([&] {
+    require_given(source, "source");
+    require_given(output, "output");
+    require_given(writer, "writer");
+    auto settings = with_words(options, {{"input", source}, {"output", output}});
+    require_givable(settings);
+    auto made = std::make_unique<ingot_writer>(std::move(settings), run);
+    made->tensors.wait_for_job();
+    *writer = made.release();
+  });
+}
+
+int ingot_writer_put(ingot_writer* writer, const char* name, const char* dtype,
+                     const uint64_t* shape, size_t n_dims, const void* bytes, uint64_t n_bytes) {
+  return call([&] {
+    require_given(writer, "writer");
+    require_given(name, "name");
+    writer->tensors.put(name, {static_cast<const std::byte*>(bytes), n_bytes},
+                        ingot::library::given_form(name, dtype, shape, n_dims, bytes, n_bytes));
+  });
+}
+
+int ingot_writer_finish(ingot_writer* writer, char** report) {
+  return call([&] {
+    require_given(writer, "writer");
+    writer->tensors.finish();
+    writer->join();
+    if (report != nullptr) *report = std::exchange(writer->report, nullptr);
+    if (const auto failure = writer->tensors.failure()) std::rethrow_exception(failure);
+    writer->is_published = true;
+  });
+}
+
+void ingot_writer_free(ingot_writer* writer) {
+  delete writer;
+}
 
 int ingot_command(const char* command, const char* options, const ingot_run* run, char** report) {
   return call([&] {

@@ -12,6 +12,7 @@
 
 #include <ingot/ingot.h>
 
+#include "convert/run/memory_encoder.h"
 #include "formats/base/error.h"
 
 // The frame of every function of the C interface (include/ingot/ingot.h).
@@ -45,6 +46,11 @@ class Receivers {
   std::string phase_;
   std::chrono::steady_clock::time_point last_{};
 };
+
+/// The form of an array that a caller gives. Throws for pointers that are null, and kDtypeMismatch
+/// for a dtype that safetensors has not.
+convert::GivenForm given_form(const char* name, const char* dtype, const std::uint64_t* shape,
+                              std::size_t n_dims, const void* bytes, std::uint64_t n_bytes);
 
 /// Memory of the caller's own, for ingot_free_text().
 char* owned_text(const std::string& text);

@@ -11,6 +11,7 @@
 #include "convert/output/apart.h"
 #include "convert/output/output_directory.h"
 #include "convert/output/version.h"
+#include "convert/run/given_tensors.h"
 #include "formats/base/error.h"
 #include "formats/json/json.h"
 #include "inference/family/model_family.h"
@@ -175,6 +176,7 @@ Conversion plan_conversion(ConvertOptions& options, JobOptions& job, ConversionR
   if (options.family == kAutoFamily)
     options.family = settle_family(open("generic"), options.proposal, recipe);
   auto opened = std::make_shared<const Checkpoint>(open(options.family));
+  if (job.execute.given != nullptr) opened = job.execute.given->source(std::move(opened));
   return plan_conversion(options, std::move(request), std::move(opened), threads);
 }
 

@@ -49,6 +49,21 @@ std::vector<StoredTensor> stored_of(std::string_view shapes) {
 }
 
 }  // namespace
+
+convert::GivenForm given_form(const char* name, const char* dtype, const std::uint64_t* shape,
+                              std::size_t n_dims, const void* bytes, std::uint64_t n_bytes) {
+  require_given(dtype, "dtype");
+  if (n_dims > 0) require_given(shape, "shape");
+  if (n_bytes > 0) require_given(bytes, "bytes");
+  const auto known = formats::find_dtype(dtype);
+  if (!known) {
+    throw Error(ErrorCode::kDtypeMismatch, "is given as '{}', which is no dtype of safetensors",
+                dtype)
+        .in_tensor(name);
+  }
+  return {.dtype = *known, .shape = {shape, shape + n_dims}};
+}
+
 }  // namespace ingot::library
 
 using namespace ingot;
@@ -142,18 +157,9 @@ int ingot_encoder_put_array(ingot_encoder* encoder, const char* name, const char
   return call([&] {
     require_given(encoder, "encoder");
     require_given(name, "name");
-    require_given(dtype, "dtype");
     require_given(n_made, "n_made");
-    if (n_dims > 0) require_given(shape, "shape");
-    if (n_bytes > 0) require_given(bytes, "bytes");
-    const auto known = formats::find_dtype(dtype);
-    if (!known) {
-      throw Error(ErrorCode::kDtypeMismatch, "is given as '{}', which is no dtype of safetensors",
-                  dtype)
-          .in_tensor(name);
-    }
     encoder->made.clear();
-    const convert::GivenForm form{.dtype = *known, .shape = {shape, shape + n_dims}};
+    const convert::GivenForm form = given_form(name, dtype, shape, n_dims, bytes, n_bytes);
     encoder->made =
         encoder->encoder.put(name, {static_cast<const std::byte*>(bytes), n_bytes}, &form);
     *n_made = encoder->made.size();

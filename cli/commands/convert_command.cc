@@ -32,6 +32,7 @@ struct ConvertFlags : library::ConvertOptions {
 
 // The table of contents of the program: read, plan, execute, report.
 int run_convert(ConvertFlags& flags) {
+  flags.job.execute.given = session().given;
   library::ConversionRequest request = library::read_conversion(flags, flags.job);
   if (!request.earlier_gates.is_null() && !flags.job.is_of_launch)
     notes() << fmt::format("note: with the gates that it was begun with: {}\n",

@@ -8,6 +8,10 @@
 
 #include "library/answer.h"
 
+namespace ingot::convert {
+class GivenTensors;
+}
+
 namespace ingot::cli {
 
 /// A run of a command, and where it tells of itself. The process of the program is one, with the
@@ -23,7 +27,8 @@ struct Session {
   std::function<void(std::string_view phase, std::uint64_t done, std::uint64_t total)> progress =
       {};
   std::function<bool()> stop_requested = {};
-  std::optional<Error> refusal = {};  ///< the reason why a job has published nothing
+  convert::GivenTensors* given = nullptr;  ///< tensors that the caller gives
+  std::optional<Error> refusal = {};       ///< the reason why a job has published nothing
 };
 
 /// The session of this thread: that of its SessionScope, else the process's.

@@ -16,6 +16,8 @@
 
 namespace ingot::convert {
 
+class GivenTensors;
+
 /// The verdict on a finished output that has no final name yet.
 struct Inspection {
   bool may_publish = true;
@@ -43,6 +45,8 @@ struct ExecuteOptions {
   std::filesystem::path hub_cache;
   std::size_t threads = 1;
   std::uint64_t mem_limit = std::uint64_t{4} << 30;
+  /// A program that gives the source's bytes; null: they are in its files.
+  GivenTensors* given = nullptr;
   bool resume = false;
   bool force = false;
   /// Publishes the files that all parts of the job have made (PlanOptions::part), of a plan of the

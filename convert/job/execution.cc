@@ -181,6 +181,7 @@ void Execution::convert_weights() {
        .threads = threads_,
        .direct_io = options_.direct_io,
        .lossless_only = options_.lossless_only,
+       .given = options_.given,
        .done = done_,
        .results = results_,
        .progress = options_.progress,

@@ -229,6 +229,7 @@ formats::JsonValue source_fingerprint(const Checkpoint& source, const Json* know
       entries[i]["samples"] = sample_hash(source, file).hex();
       return;
     }
+    if (known == nullptr) return;  // a program gives its bytes, which are not known beforehand
     const Json* entry = known_entry(known, files[i].name);
     if (entry == nullptr) {
       throw Error(ErrorCode::kNotFound, "is gone and no journal knows it").in_file(files[i].name);

@@ -5,10 +5,12 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "convert/run/actions.h"
+#include "convert/run/given_tensors.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 
@@ -145,23 +147,35 @@ std::exception_ptr run_units(RunContext& context, WindowWriter& writer, const Te
   std::atomic<std::size_t> next = 0, failed = units.size();
   std::mutex mutex;
   std::exception_ptr failure;
+  const auto take = [&]() -> std::optional<std::size_t> {
+    if (run.given != nullptr) return run.given->take();
+    const std::size_t at = next.fetch_add(1, std::memory_order_relaxed);
+    return at < order.size() ? std::optional(order[at]) : std::nullopt;
+  };
+  if (run.given != nullptr) {
+    std::vector<std::vector<std::uint32_t>> needs;
+    for (const WorkUnit& unit : units) needs.push_back(unit.tensors);
+    run.given->begin(run.plan, needs);
+  }
   run_workers(run.threads, [&](std::size_t) {
     Worker worker(context, run);
     while (true) {
-      const std::size_t at = next.fetch_add(1, std::memory_order_relaxed);
-      if (at >= order.size()) return writer.help();
-      if (order[at] > failed.load(std::memory_order_relaxed)) continue;
+      const std::optional<std::size_t> unit = take();
+      if (!unit) return writer.help();
+      if (*unit > failed.load(std::memory_order_relaxed)) continue;
       try {
-        worker(units[order[at]]);
+        worker(units[*unit]);
+        if (run.given != nullptr) run.given->done(*unit);
       } catch (...) {
+        if (run.given != nullptr) run.given->end_job(std::current_exception());
         const std::lock_guard lock(mutex);
-        if (order[at] > failed.load(std::memory_order_relaxed)) continue;
-        failed.store(order[at], std::memory_order_relaxed);
+        if (*unit > failed.load(std::memory_order_relaxed)) continue;
+        failed.store(*unit, std::memory_order_relaxed);
         failure = std::current_exception();
       }
     }
   });
-  return failure;
+  return failure == nullptr && run.given != nullptr ? run.given->failure() : failure;
 }
 
 std::vector<WindowWriter::File> files_of(const Plan& plan) {

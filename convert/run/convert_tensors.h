@@ -13,6 +13,8 @@
 
 namespace ingot::convert {
 
+class GivenTensors;
+
 /// The tensors of a plan that are still to be converted, and the means to convert them.
 struct TensorRun {
   const Plan& plan;
@@ -21,6 +23,7 @@ struct TensorRun {
   std::size_t threads = 1;
   bool direct_io = true;
   bool lossless_only = false;          ///< throws ValueLost for the first value that is not held
+  GivenTensors* given = nullptr;       ///< says which tensors are here; null: all are
   const std::vector<char>& done;       ///< flag per tensor: an earlier run has written it
   std::vector<TensorResult>& results;  ///< result per tensor: given where `done`, else filled
   /// (bytes done, bytes in all) of the output; called from several threads.

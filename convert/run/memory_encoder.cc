@@ -14,24 +14,47 @@
 
 namespace ingot::convert {
 
-void HeldBytes::hold(std::uint32_t index, std::span<const std::byte> bytes) {
-  held_[index].assign(bytes.begin(), bytes.end());
-  n_held_ += bytes.size();
+HeldBytes::HeldBytes(std::shared_ptr<const formats::Checkpoint> headers)
+    : facts_(headers->files().begin(), headers->files().end()), headers_(std::move(headers)) {}
+
+void HeldBytes::add(std::uint32_t index, Held held) {
+  n_held_ += held.own.size();
+  const std::unique_lock lock(mutex_);
+  held_[index] = std::move(held);
+}
+
+void HeldBytes::hold(std::uint32_t index, std::vector<std::byte> bytes) {
+  Held held{.own = std::move(bytes), .bytes = {}};
+  held.bytes = held.own;
+  add(index, std::move(held));
+}
+
+void HeldBytes::borrow(std::uint32_t index, std::span<const std::byte> bytes) {
+  add(index, {.own = {}, .bytes = bytes});
 }
 
 void HeldBytes::drop(std::uint32_t index) {
+  const std::unique_lock lock(mutex_);
   const auto found = held_.find(index);
   if (found == held_.end()) return;
-  n_held_ -= found->second.size();
+  n_held_ -= found->second.own.size();
   held_.erase(found);
 }
 
 void HeldBytes::read(std::uint32_t index, const formats::StoredTensor& tensor, std::uint64_t offset,
                      std::span<std::byte> out) const {
-  const auto found = held_.find(index);
-  if (found == held_.end())
-    throw Error(ErrorCode::kInternal, "is read before it is given").in_tensor(tensor.name);
-  std::ranges::copy(std::span(found->second).subspan(offset, out.size()), out.begin());
+  std::span<const std::byte> bytes;
+  {
+    const std::shared_lock lock(mutex_);
+    const auto found = held_.find(index);
+    if (found == held_.end()) {
+      throw Error(ErrorCode::kUnsupported,
+                  "is needed for the plan, before tensors are given (convert it from files)")
+          .in_tensor(tensor.name);
+    }
+    bytes = found->second.bytes;
+  }
+  std::ranges::copy(bytes.subspan(offset, out.size()), out.begin());
 }
 
 void HeldBytes::read_file(std::uint32_t file, std::uint64_t /*offset*/,
@@ -95,22 +118,13 @@ class Joins {
 
 }  // namespace
 
-MemoryEncoder::MemoryEncoder(const Plan& plan, std::span<const formats::StoredTensor> given,
-                             HeldBytes& held, std::uint64_t most_held)
-    : plan_(plan),
-      given_(given),
+TensorSets::TensorSets(const Plan& plan, std::span<const formats::StoredTensor> given,
+                       HeldBytes& held)
+    : given_(given),
       held_(held),
-      most_held_(most_held),
       set_of_(given.size()),
-      has_come_(given.size(), 0),
-      done_(plan.tensors.size(), 0),
-      results_(plan.tensors.size()) {
-  if (plan.is_sliced()) {
-    throw Error(ErrorCode::kUnsupported,
-                "tensors in memory are encoded whole, and --layout {} cuts them (leave --layout, "
-                "--tp and --ep out)",
-                plan.options.layout->name);
-  }
+      set_of_planned_(plan.tensors.size()),
+      has_come_(given.size(), 0) {
   for (std::uint32_t i = 0; i < given.size(); ++i) by_name_.emplace(given[i].name, i);
   // Tensors of the source that a tensor of the output, or a shared scale, is made of.
   Joins joins(given.size());
@@ -133,8 +147,10 @@ MemoryEncoder::MemoryEncoder(const Plan& plan, std::span<const formats::StoredTe
     if (is_new) sets_.emplace_back();
     return at->second;
   };
-  for (std::uint32_t t = 0; t < plan.tensors.size(); ++t)
-    sets_[set_at(first_of[t])].planned.push_back(t);
+  for (std::uint32_t t = 0; t < plan.tensors.size(); ++t) {
+    set_of_planned_[t] = set_at(first_of[t]);
+    sets_[set_of_planned_[t]].planned.push_back(t);
+  }
   for (std::uint32_t i = 0; i < given.size(); ++i) {
     set_of_[i] = set_at(i);
     sets_[set_of_[i]].given.push_back(i);
@@ -183,9 +199,10 @@ void require_form(const GivenForm& form, const formats::StoredTensor& tensor) {
 
 }  // namespace
 
-std::vector<EncodedTensor> MemoryEncoder::put(std::string_view name,
-                                              std::span<const std::byte> bytes,
-                                              const GivenForm* form) {
+std::optional<std::uint32_t> TensorSets::put(std::string_view name,
+                                             std::span<const std::byte> bytes,
+                                             const GivenForm* form, std::uint64_t most,
+                                             std::uint64_t n_open, bool borrows) {
   const auto found = by_name_.find(name);
   if (found == by_name_.end()) {
     throw Error(ErrorCode::kNotFound, "is not in the plan{}",
@@ -204,38 +221,74 @@ std::vector<EncodedTensor> MemoryEncoder::put(std::string_view name,
         .in_tensor(name);
   }
   Set& set = sets_[set_of_[index]];
-  if (set.given.size() > 1 && held_.n_held() + bytes.size() > most_held_) {
+  if (set.given.size() > 1 && n_open + bytes.size() > most) {
     throw Error(ErrorCode::kLimit,
                 "{} bytes of sets that are not complete are held, and it has {} (give the tensors "
                 "of a set one after another, or a larger --mem-limit)",
-                held_.n_held(), bytes.size())
+                n_open, bytes.size())
         .in_tensor(name);
   }
-  held_.hold(index, bytes);
-  has_come_[index] = 1;
-  if (++set.n_here < set.given.size()) return {};
-  try {
-    std::vector<EncodedTensor> made = convert(set);
-    drop(set, true);
-    return made;
-  } catch (...) {
-    drop(set, false);
-    throw;
+  const bool is_last = set.n_here + 1 == set.given.size();
+  if (is_last && borrows) {
+    held_.borrow(index, bytes);
+  } else {
+    held_.hold(index, {bytes.begin(), bytes.end()});
   }
+  has_come_[index] = 1;
+  ++set.n_here;
+  return is_last ? std::optional(set_of_[index]) : std::nullopt;
 }
 
-// Lets go of the bytes; a set that is not done may come again.
-void MemoryEncoder::drop(Set& set, bool is_done) {
+std::uint64_t TensorSets::n_bytes(std::uint32_t set) const {
+  std::uint64_t n = 0;
+  for (const std::uint32_t index : sets_[set].given) n += given_[index].n_bytes;
+  return n;
+}
+
+std::uint64_t TensorSets::drop(std::uint32_t number, bool is_done) {
+  Set& set = sets_[number];
   for (const std::uint32_t index : set.given) {
     held_.drop(index);
     if (!is_done) has_come_[index] = 0;
   }
   if (!is_done) set.n_here = 0;
+  return n_bytes(number);
 }
 
-std::vector<EncodedTensor> MemoryEncoder::convert(const Set& set) {
+MemoryEncoder::MemoryEncoder(const Plan& plan, std::span<const formats::StoredTensor> given,
+                             HeldBytes& held, std::uint64_t most_held)
+    : plan_(plan),
+      held_(held),
+      most_held_(most_held),
+      sets_(plan, given, held),
+      done_(plan.tensors.size(), 0),
+      results_(plan.tensors.size()) {
+  if (plan.is_sliced()) {
+    throw Error(ErrorCode::kUnsupported,
+                "tensors in memory are encoded whole, and --layout {} cuts them (leave --layout, "
+                "--tp and --ep out)",
+                plan.options.layout->name);
+  }
+}
+
+std::vector<EncodedTensor> MemoryEncoder::put(std::string_view name,
+                                              std::span<const std::byte> bytes,
+                                              const GivenForm* form) {
+  const auto set = sets_.put(name, bytes, form, most_held_, held_.n_held(), true);
+  if (!set) return {};
+  try {
+    std::vector<EncodedTensor> made = convert(sets_.planned(*set));
+    sets_.drop(*set, true);
+    return made;
+  } catch (...) {
+    sets_.drop(*set, false);
+    throw;
+  }
+}
+
+std::vector<EncodedTensor> MemoryEncoder::convert(std::span<const std::uint32_t> all) {
   MemorySink sink;
-  for (const std::uint32_t t : set.planned) {
+  for (const std::uint32_t t : all) {
     const PlannedTensor& planned = plan_.tensors[t];
     for (std::size_t p = 0; p < planned.n_parts; ++p)
       sink.add(plan_.first_place(planned.parts[p]), planned.parts[p].n_bytes);
@@ -243,16 +296,16 @@ std::vector<EncodedTensor> MemoryEncoder::convert(const Set& set) {
   RunContext context{.plan = plan_, .writer = sink, .progress = [] {}};
   SetConverter converter(context, 0, {.done = done_, .of = results_});
   // Sets of one scale are consecutive in the plan.
-  for (auto first = set.planned.begin(); first != set.planned.end();) {
+  for (auto first = all.begin(); first != all.end();) {
     const std::uint32_t fused = plan_.tensors[*first].fused_set;
-    const auto last = std::find_if(first + 1, set.planned.end(), [&](std::uint32_t t) {
+    const auto last = std::find_if(first + 1, all.end(), [&](std::uint32_t t) {
       return fused == PlannedTensor::kNone || plan_.tensors[t].fused_set != fused;
     });
     if (plan_.tensors[*first].n_parts > 0) converter({first, last});
     first = last;
   }
   std::vector<EncodedTensor> made;
-  for (const std::uint32_t t : set.planned) {
+  for (const std::uint32_t t : all) {
     const PlannedTensor& planned = plan_.tensors[t];
     results_[t] = {};  // hashes, for records
     for (std::size_t p = 0; p < planned.n_parts; ++p) {
@@ -266,7 +319,7 @@ std::vector<EncodedTensor> MemoryEncoder::convert(const Set& set) {
   return made;
 }
 
-void MemoryEncoder::finish() const {
+void TensorSets::finish() const {
   constexpr std::size_t kShown = 5;
   std::vector<std::string_view> missing;
   for (std::uint32_t i = 0; i < given_.size(); ++i) {
@@ -283,7 +336,7 @@ void MemoryEncoder::finish() const {
               n, given_.size(), fmt::join(missing, ", "), n > kShown ? " and others" : "");
 }
 
-std::vector<std::vector<std::string>> MemoryEncoder::sets() const {
+std::vector<std::vector<std::string>> TensorSets::names() const {
   std::vector<std::vector<std::string>> sets;
   for (const Set& set : sets_) {
     std::vector<std::string>& names = sets.emplace_back();

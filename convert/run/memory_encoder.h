@@ -1,8 +1,12 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
+#include <shared_mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,16 +29,21 @@ class HeldBytes final : public formats::StoredBytes {
   explicit HeldBytes(std::uint64_t n_bytes) {
     facts_.push_back({.name = "model.safetensors", .n_bytes = n_bytes, .data_start = 0});
   }
+  /// The bytes of files that have only their headers.
+  explicit HeldBytes(std::shared_ptr<const formats::Checkpoint> headers);
 
-  void hold(std::uint32_t index, std::span<const std::byte> bytes);
+  void hold(std::uint32_t index, std::vector<std::byte> bytes);
+  /// Holds memory of the caller's, which lives until the tensor is dropped.
+  void borrow(std::uint32_t index, std::span<const std::byte> bytes);
   void drop(std::uint32_t index);
+  /// Bytes that are held, without borrowed ones.
   [[nodiscard]] std::uint64_t n_held() const { return n_held_; }
 
   [[nodiscard]] std::span<const formats::SourceFile> files() const override { return facts_; }
   void read(std::uint32_t index, const formats::StoredTensor& tensor, std::uint64_t offset,
             std::span<std::byte> out) const override;
-  [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t /*file*/) const override {
-    return {};
+  [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const override {
+    return headers_ == nullptr ? std::vector<std::byte>() : headers_->header_bytes(file);
   }
   /// There is no file: all that is read of one would be wrong.
   [[nodiscard]] bool has_data(std::uint32_t /*file*/) const override { return false; }
@@ -42,9 +51,18 @@ class HeldBytes final : public formats::StoredBytes {
   void close_file(std::uint32_t /*file*/) const override {}
 
  private:
+  struct Held {
+    std::vector<std::byte> own;
+    std::span<const std::byte> bytes;
+  };
+
+  void add(std::uint32_t index, Held held);
+
   std::vector<formats::SourceFile> facts_;
-  std::map<std::uint32_t, std::vector<std::byte>> held_;
-  std::uint64_t n_held_ = 0;
+  std::shared_ptr<const formats::Checkpoint> headers_;
+  mutable std::shared_mutex mutex_;  // guards held_
+  std::map<std::uint32_t, Held> held_;
+  std::atomic<std::uint64_t> n_held_ = 0;
 };
 
 /// A stored tensor of the output.
@@ -61,14 +79,61 @@ struct GivenForm {
   formats::Shape shape;
 };
 
-/// Makes the tensors of an output from those of the source, which come in any order, with the bytes
-/// that an execution of the plan writes. A tensor is held until the others of its *set* have come:
-/// those that share a scale with it, or a tensor of the output. Most sets have one tensor.
-class MemoryEncoder {
+/// The tensors of the source, which come in any order, by their *sets*: those that share a scale,
+/// or a tensor of the output. A tensor is held until the others of its set have come. Most sets
+/// have one tensor.
+class TensorSets {
  public:
   /// `given`: the stored tensors that will come, those of `held`, over which the source of the plan
-  /// may be a view. All references must outlive it. `most_held`: bytes of open sets. Throws
-  /// kUnsupported for a plan that cuts tensors.
+  /// may be a view. All references must outlive it.
+  TensorSets(const Plan& plan, std::span<const formats::StoredTensor> given, HeldBytes& held);
+
+  /// Takes the bytes of a stored tensor, and returns its set where that is complete with it. Throws
+  /// as MemoryEncoder::put() does; `most`, `n_open`: bytes of sets that are not complete, at most,
+  /// and now. With `borrows` the bytes of the last tensor of a set are not copied.
+  std::optional<std::uint32_t> put(std::string_view name, std::span<const std::byte> bytes,
+                                   const GivenForm* form, std::uint64_t most, std::uint64_t n_open,
+                                   bool borrows = false);
+  /// Lets go of the bytes of a set, and returns how many they were; a set that is not done may come
+  /// again.
+  std::uint64_t drop(std::uint32_t set, bool is_done);
+  /// Throws kMissingTensor, naming them, while tensors of the plan have not come.
+  void finish() const;
+
+  [[nodiscard]] std::size_t count() const { return sets_.size(); }
+  [[nodiscard]] std::uint64_t n_bytes(std::uint32_t set) const;
+  /// Tensors of the plan that a set makes, ascending.
+  [[nodiscard]] std::span<const std::uint32_t> planned(std::uint32_t set) const {
+    return sets_[set].planned;
+  }
+  [[nodiscard]] std::uint32_t set_of_planned(std::uint32_t tensor) const {
+    return set_of_planned_[tensor];
+  }
+  /// The names that come together, set by set, in the order of the plan.
+  [[nodiscard]] std::vector<std::vector<std::string>> names() const;
+
+ private:
+  struct Set {
+    std::vector<std::uint32_t> given;    // indices of stored tensors, ascending
+    std::vector<std::uint32_t> planned;  // indices into Plan::tensors, ascending
+    std::size_t n_here = 0;
+  };
+
+  std::span<const formats::StoredTensor> given_;
+  HeldBytes& held_;
+  std::vector<Set> sets_;
+  std::vector<std::uint32_t> set_of_;          // by given tensor
+  std::vector<std::uint32_t> set_of_planned_;  // by tensor of the plan
+  std::vector<char> has_come_;                 // by given tensor
+  std::map<std::string_view, std::uint32_t> by_name_;
+};
+
+/// Makes the tensors of an output from those of the source, which come in any order, with the bytes
+/// that an execution of the plan writes.
+class MemoryEncoder {
+ public:
+  /// Arguments are those of TensorSets. `most_held`: bytes of open sets. Throws kUnsupported for a
+  /// plan that cuts tensors.
   MemoryEncoder(const Plan& plan, std::span<const formats::StoredTensor> given, HeldBytes& held,
                 std::uint64_t most_held);
 
@@ -82,30 +147,16 @@ class MemoryEncoder {
   /// have these.
   std::vector<EncodedTensor> put(std::string_view name, std::span<const std::byte> bytes,
                                  const GivenForm* form = nullptr);
-  /// Throws kMissingTensor, naming them, while tensors of the plan have not come.
-  void finish() const;
-
-  /// The names that come together, set by set, in the order of the plan.
-  [[nodiscard]] std::vector<std::vector<std::string>> sets() const;
+  void finish() const { sets_.finish(); }
+  [[nodiscard]] std::vector<std::vector<std::string>> sets() const { return sets_.names(); }
 
  private:
-  struct Set {
-    std::vector<std::uint32_t> given;    // indices of stored tensors, ascending
-    std::vector<std::uint32_t> planned;  // indices into Plan::tensors, ascending
-    std::size_t n_here = 0;
-  };
-
-  std::vector<EncodedTensor> convert(const Set& set);
-  void drop(Set& set, bool is_done);
+  std::vector<EncodedTensor> convert(std::span<const std::uint32_t> planned);
 
   const Plan& plan_;
-  std::span<const formats::StoredTensor> given_;
   HeldBytes& held_;
   std::uint64_t most_held_;
-  std::vector<Set> sets_;
-  std::vector<std::uint32_t> set_of_;  // by given tensor
-  std::vector<char> has_come_;         // by given tensor
-  std::map<std::string_view, std::uint32_t> by_name_;
+  TensorSets sets_;
   const std::vector<char> done_;       // by tensor of the plan: none is done
   std::vector<TensorResult> results_;  // by tensor of the plan, of the set at hand
 };

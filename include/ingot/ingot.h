@@ -238,6 +238,29 @@ INGOT_API int ingot_encoder_made(const ingot_encoder* encoder, size_t index,
 /* INGOT_MISSING_TENSOR while tensors of the plan have not come. */
 INGOT_API int ingot_encoder_finish(const ingot_encoder* encoder);
 
+/* Writing a checkpoint. */
+
+typedef struct ingot_writer ingot_writer;
+
+/* Begins a conversion of a model that is in memory into the directory `output`. `source` is a
+ * directory with the model's config.json, the files that go beside the weights, and weights files of
+ * which only the headers are read: the rest may be holes, as ftruncate() makes them. Options: those
+ * of ingot convert, without those that read the source again (verify, lossless-only, resume,
+ * consume-source, part, dry-run, explain). Half of mem-limit is for tensors that wait. `run` may be
+ * NULL; its receivers are called until the writer is freed. */
+INGOT_API int ingot_writer_open(const char* source, const char* output, const char* options,
+                                const struct ingot_run* run, ingot_writer** writer);
+/* Gives a tensor, in any order; as ingot_encoder_put_array(). The bytes are the caller's again when
+ * it returns. It waits while as many as fit are being converted, and fails where the job has. */
+INGOT_API int ingot_writer_put(ingot_writer* writer, const char* name, const char* dtype,
+                               const uint64_t* shape, size_t n_dims, const void* bytes,
+                               uint64_t n_bytes);
+/* Publishes the output, when all tensors were given: INGOT_MISSING_TENSOR. `report` gets the
+ * document of the conversion, unless it is NULL. */
+INGOT_API int ingot_writer_finish(ingot_writer* writer, char** report);
+/* Ends a job that has not finished; it publishes nothing. */
+INGOT_API void ingot_writer_free(ingot_writer* writer);
+
 #ifdef __cplusplus
 }
 #endif

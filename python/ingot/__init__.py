@@ -11,9 +11,10 @@ are asked for.
 from ingot._calls import Error, version
 from ingot._checkpoint import Checkpoint, QuantizedTensor, Tensor, open
 from ingot._encoder import Encoder, Plan
+from ingot._writer import Writer
 from ingot._jobs import (balance, calibrate, check, compare, convert, generate, inspect, join, list, merge, plan,
                          repair, synth, verify)
 
-__all__ = ["Checkpoint", "Encoder", "Error", "Plan", "QuantizedTensor", "Tensor", "balance", "calibrate", "check",
-           "compare", "convert", "generate", "inspect", "join", "list", "merge", "open", "plan", "repair", "synth", "verify",
-           "version"]
+__all__ = ["Checkpoint", "Encoder", "Error", "Plan", "QuantizedTensor", "Tensor", "Writer", "balance", "calibrate",
+           "check", "compare", "convert", "generate", "inspect", "join", "list", "merge", "open", "plan", "repair",
+           "synth", "verify", "version"]

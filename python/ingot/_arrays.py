@@ -34,6 +34,25 @@ _BY_NAME = {kind[1:]: dtype for dtype, (_, kind, _) in _DTYPES.items() if kind.s
 _BY_CODE = {(code, 8 * ctypes.sizeof(element)): dtype for dtype, (element, _, code) in _DTYPES.items()}
 
 
+_BY_ANY_NAME = {**_BY_NAME, **{kind: dtype for dtype, (_, kind, _) in _DTYPES.items() if not kind.startswith(":")}}
+_FEW_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
+
+
+def byte_count(dtype, shape):
+    bits = _FEW_BITS.get(dtype) or 8 * ctypes.sizeof(element_of(dtype))
+    return math.prod(shape) * bits // 8
+
+
+def form_of(array):
+    """dtype and shape of an array of any library, without its bytes."""
+    name = str(getattr(array, "dtype", "")).rpartition(".")[2]  # torch.bfloat16
+    dtype = name if name in _DTYPES or name in _FEW_BITS else _BY_ANY_NAME.get(name)
+    if dtype is not None:
+        return dtype, tuple(array.shape)
+    lent = borrowed(array)
+    return lent.dtype, tuple(lent.shape)
+
+
 # Dtypes whose numbers no element of a buffer is: these would be taken for whole numbers.
 _WORDS = {"F16", *_BY_NAME.values()}
 # By dtype of FP8: bits of the mantissa, bias, and how NaN and infinity are coded.
@@ -259,7 +278,15 @@ Lent = namedtuple("Lent", "dtype shape address n_bytes owner")
 
 
 def borrowed(array):
-    """An array of another library as Lent, by DLPack or its buffer."""
+    """An array of another library as Lent, by DLPack or its buffer. Tensors of torch are taken as they are:
+    parameters, shards of several devices, strided ones, and those of a GPU."""
+    for method in ("full_tensor", "detach", "cpu", "contiguous"):
+        if not isinstance(array, Array) and hasattr(array, "detach") and hasattr(array, method):
+            array = getattr(array, method)()
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor) and array.element_size() == 1 and array.is_floating_point():
+        dtype, words = form_of(array)[0], borrowed(array.view(torch.uint8))  # which DLPack of torch may not have
+        return words._replace(dtype=dtype)
     if not isinstance(array, Array) and hasattr(array, "__dlpack__"):
         try:
             capsule = array.__dlpack__()

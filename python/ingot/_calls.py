@@ -95,6 +95,9 @@ _SIGNATURES = {
     "read_rows": [_HANDLE, c_size_t, c_uint64, c_uint64, POINTER(c_float), c_uint64, c_size_t],
     "plan_shapes": [c_char_p, c_char_p, c_char_p, POINTER(_HANDLE)],
     "command": [c_char_p, c_char_p, POINTER(Run), POINTER(c_void_p)],
+    "writer_open": [c_char_p, c_char_p, c_char_p, POINTER(Run), POINTER(_HANDLE)],
+    "writer_put": [_HANDLE, c_char_p, c_char_p, POINTER(c_uint64), c_size_t, c_void_p, c_uint64],
+    "writer_finish": [_HANDLE, POINTER(c_void_p)],
     "encoder_new": [_HANDLE, POINTER(_HANDLE)],
     "encoder_put_array": [_HANDLE, c_char_p, c_char_p, POINTER(c_uint64), c_size_t, c_void_p, c_uint64,
                           POINTER(c_size_t)],
@@ -110,6 +113,7 @@ _OTHERS = {
     "tensor_count": (c_size_t, [_HANDLE]),
     "plan_free": (None, [_HANDLE]),
     "plan_json": (c_char_p, [_HANDLE]),
+    "writer_free": (None, [_HANDLE]),
     "encoder_free": (None, [_HANDLE]),
 }
 

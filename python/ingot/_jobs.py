@@ -1,13 +1,22 @@
 """Jobs over directories: commands of the command line, whose documents are the results."""
 
+import os
+
 from ingot._calls import run_command
+from ingot._writer import write
 
 
-def convert(source, output, *, progress=None, **options):
-    """Converts a checkpoint into a directory, as `ingot convert` does.
+def convert(source, output, *, progress=None, shapes=None, config=None, like=None, **options):
+    """Converts a checkpoint into a directory, as `ingot convert` does. `source` is a folder or a name on the
+    hub, or a model in memory: a mapping of names to arrays, or an iterable of (name, array), with config=,
+    like= and shapes= as Writer takes them.
 
     progress(phase, done, total) is called now and then, from another thread. Ctrl-C stops the job,
     which resume=True continues."""
+    if not isinstance(source, (str, bytes, os.PathLike)):
+        return write(source, output, shapes=shapes, config=config, like=like, progress=progress, **options)
+    if (shapes, config, like) != (None, None, None):
+        raise TypeError("a checkpoint on a disk has its own config and shapes")
     return run_command("convert", {"input": source, "output": output}, options, progress)
 
 

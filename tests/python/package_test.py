@@ -356,6 +356,108 @@ class Package(unittest.TestCase):
                 self.assertEqual([name for name in expected if published[name] != expected[name]], [])
                 self.assertEqual(plan.config, read_json(f"{out}/config.json"))
 
+    def test_a_model_in_memory_becomes_the_checkpoint_of_its_files(self):
+        model = dict(ingot.open("plain").stored)
+        for options in ({"to": "nvfp4"}, {"to": "int4", "group_size": 32, "max_shard_size": 10 ** 6},
+                        {"to": "nvfp4", "experts": "stacked", "mtp": "drop"}, {}):
+            with self.subTest(**options):
+                out = "given-" + "-".join(map(str, options.values()))
+                words = [word for name, value in options.items()
+                         for word in ("--" + name.replace("_", "-"), str(value) + "B" * (name == "max_shard_size"))]
+                command("convert", "plain", "filed" + out, *words)
+                report = ingot.convert(model, out, like="plain", **options)
+                self.assertTrue(report["published"] and report["bytes_out"])
+                self.assertEqual(same_bytes(out, "filed" + out), ["ingot.json"])
+                given, filed = read_json(f"{out}/ingot.json"), read_json(f"filed{out}/ingot.json")
+                for file in filed["source"]["files"]:
+                    del file["samples"]  # of bytes that no file has
+                self.assertEqual(given, filed)
+                self.assertEqual(ingot.check(out, deep=True)["errors"], [])
+                self.assertTrue(ingot.verify("plain", out)["passed"])
+
+    def test_tensors_come_in_any_order_and_from_any_iterator(self):
+        trainer = FakeTrainer("plain")
+        told = []
+        os.mkdir("temporary")
+        self.addCleanup(setattr, tempfile, "tempdir", tempfile.tempdir)
+        tempfile.tempdir = os.path.abspath("temporary")
+        ingot.convert(trainer.named_parameters(), "iterated", shapes=trainer.shapes(), config=trainer.config, to="nvfp4",
+                      max_shard_size="4MB", mem_limit="100MB", threads=2, progress=lambda *told_now: told.append(told_now))
+        self.assertTrue(told)
+        command("convert", "plain", "in-files", "--to", "nvfp4", "--max-shard-size", "4MB")
+        made, expected = ingot.open("iterated").stored, ingot.open("in-files").stored
+        self.assertEqual({name: made[name].tobytes() for name in made}, {name: expected[name].tobytes() for name in expected})
+        self.assertTrue(os.path.exists("iterated/model.safetensors.index.json"))
+        self.assertEqual(ingot.check("iterated", deep=True)["errors"], [])
+        self.assertEqual(os.listdir("temporary"), [])
+
+    def test_a_writer_refuses_before_it_publishes(self):
+        trainer = FakeTrainer("plain")
+        name, array = next(trainer.named_parameters())
+
+        def writer(out, **options):
+            return ingot.Writer(out, trainer.shapes(), config=trainer.config, to="nvfp4", **options)
+        with self.assertRaises(ingot.Error) as caught, writer("w-missing") as one:
+            one.write(name, array)
+        self.assertEqual(caught.exception.code, "missing-tensor")
+        with self.assertRaises(ingot.Error) as caught, writer("w-form") as one:
+            one.write(name, array.view("uint8"))
+        self.assertEqual((caught.exception.code, caught.exception.tensor), ("dtype-mismatch", name))
+        with self.assertRaises(ingot.Error) as caught, writer("w-nan") as one:
+            for weight, words in trainer.named_parameters():
+                one.write(weight, numpy.full_like(words, 0x7FC0) if words.dtype == "uint16" else words)
+        self.assertEqual(caught.exception.code, "non-finite")
+        with self.assertRaises(ZeroDivisionError), writer("w-left") as one:
+            one.write(name, array)
+            raise ZeroDivisionError
+        for out in ("w-missing", "w-form", "w-nan", "w-left"):
+            self.assertFalse(os.path.exists(f"{out}/ingot.json"))
+            self.assertEqual(os.listdir(out) if os.path.exists(out) else [], [])
+        for option in ({"verify": "weights"}, {"resume": True}, {"lossless_only": True}):
+            with self.assertRaisesRegex(ingot.Error, "reads the source again"):
+                writer("w-again", **option)
+        with self.assertRaises(FileExistsError):
+            writer("plain")
+        self.assertRaises(ValueError, ingot.convert, iter([]), "w-none", config={})
+        self.assertRaises(ValueError, ingot.convert, {}, "w-none")
+        self.assertRaises(TypeError, ingot.convert, "plain", "w-none", config={})
+        with self.assertRaises(ZeroDivisionError):
+            ingot.convert(trainer.named_parameters(), "w-told", shapes=trainer.shapes(), config=trainer.config,
+                          progress=lambda *_: 1 // 0)
+
+    def test_parameters_of_torch_are_taken_as_they_are(self):
+        class Parameter:
+            """What torch.nn.Parameter does: no DLPack while it needs gradients, and strides of its own."""
+
+            def __init__(self, array, needs_grad=True):
+                self.array, self.needs_grad, self.shape, self.dtype = array, needs_grad, array.shape, "torch.bfloat16"
+
+            def detach(self):
+                return Parameter(self.array, False)
+
+            def cpu(self):
+                return self
+
+            def contiguous(self):
+                return Parameter(numpy.ascontiguousarray(self.array), False)
+
+            def __dlpack__(self, **_):
+                if self.needs_grad:
+                    raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+                return ingot._arrays._capsule(self.words())
+
+            def words(self):
+                tensor = ingot._arrays.new_tensor(ingot.Tensor, "BF16", self.shape, self.array.nbytes)
+                ctypes.memmove(tensor.words(), self.array.ctypes.data, self.array.nbytes)
+                return tensor
+        trainer = FakeTrainer("plain")
+        state = {name: Parameter(numpy.asfortranarray(array)) if trainer.weights[name][0] == "BF16" else array
+                 for name, array in trainer.named_parameters()}
+        ingot.convert(state, "of-torch", config=trainer.config, to="nvfp4")
+        expected = trainer.publish(to="nvfp4")[1]
+        self.assertEqual({name: tensor.tobytes() for name, tensor in ingot.open("of-torch").stored.items()},
+                         {name: content for name, (_, _, content) in expected.items()})
+
     def test_an_encoder_holds_a_set_until_it_is_complete(self):
         trainer = FakeTrainer("plain")
         gate, up = GATE, GATE.replace("gate", "up")
