@@ -5,11 +5,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <fmt/format.h>
@@ -43,9 +47,12 @@ const Command& command_of(std::string_view name) {
   throw Error(ErrorCode::kInvalidArgument, "no command '{}'{}", name, did_you_mean(name, names));
 }
 
+bool is_json(const FlagTable::Row& row) {
+  return row.flag.name == "--json";
+}
+
 // Takes the settings of a call, for which flags that are for people are not there.
 void take_call(const Json& settings, FlagTable& table) {
-  const auto is_json = [](const FlagTable::Row& row) { return row.flag.name == "--json"; };
   if (std::ranges::none_of(table.rows, is_json)) {
     throw Error(ErrorCode::kUnsupported, "{} has no document, and is only for people",
                 table.command);
@@ -56,6 +63,48 @@ void take_call(const Json& settings, FlagTable& table) {
     if (row.flag.rule.is_required && !table.is_given(row.flag.name))
       throw Error(ErrorCode::kInvalidArgument, "{} is required", row.flag.name);
   }
+}
+
+// The kind of value that an option takes here.
+std::string_view type_of(const Flag& flag) {
+  const ValueKind kind = flag.rule.kind;
+  return std::visit(
+      [&](const auto* target) -> std::string_view {
+        using Target = std::remove_cvref_t<decltype(*target)>;
+        if constexpr (std::is_same_v<Target, bool> || std::is_same_v<Target, std::optional<bool>>)
+          return "flag";
+        if constexpr (std::is_same_v<Target, std::vector<std::string>>) return "list";
+        if constexpr (std::is_same_v<Target, double> ||
+                      std::is_same_v<Target, std::optional<double>>)
+          return "number";
+        if constexpr (std::is_same_v<Target, std::string> ||
+                      std::is_same_v<Target, std::optional<std::string>> ||
+                      std::is_same_v<Target, std::filesystem::path>)
+          return kind == ValueKind::kSize ? "size" : kind < ValueKind::kFile ? "text" : "path";
+        return "whole";
+      },
+      flag.target);
+}
+
+// The options of all commands that have a document, for programs that make a language's types.
+Json options_json() {
+  Json rows = Json::array();
+  for (const Command& command : commands()) {
+    const DeclaredCommand declared = declare_command(command);
+    const auto& flags = declared.table->rows;
+    if (std::ranges::none_of(flags, is_json)) continue;
+    for (const FlagTable::Row& row : flags) {
+      if (row.flag.rule.is_for_people) continue;
+      rows.push_back({{"command", command.name},
+                      {"option", key_of(row.flag)},
+                      {"type", type_of(row.flag)},
+                      {"choices", row.flag.rule.choices},
+                      {"is_word", is_positional(row.flag)},
+                      {"is_required", row.flag.rule.is_required},
+                      {"help", row.flag.help}});
+    }
+  }
+  return rows;
 }
 
 // Runs a command, and gives its document to the caller, also where it fails.
@@ -74,9 +123,13 @@ void run_command(std::string_view name, const Json& settings, const ingot_run* r
   };
   const SessionScope scope(own);
   try {
-    const DeclaredCommand declared = declare_command(command_of(name));
-    take_call(settings, *declared.table);
-    declared.run();
+    if (name == "options") {
+      own.answer.add({{"options", options_json()}});
+    } else {
+      const DeclaredCommand declared = declare_command(command_of(name));
+      take_call(settings, *declared.table);
+      declared.run();
+    }
   } catch (const Error& error) {
     own.answer.end_by(error);
     tell();

@@ -133,16 +133,21 @@ int ingot_open(const char* path, const char* options, ingot_checkpoint** checkpo
   return call([&] {
     require_given(path, "path");
     require_given(checkpoint, "checkpoint");
-    std::string family, config;
+    std::string found, family, config;
     ingot::FlagTable table;
+    table.add(ingot::FlagGroup::kCommon,
+              {{"path", &found, ingot::kPathHelp, {.kind = ingot::ValueKind::kCheckpointOrFile}}});
     ingot::declare_source(table, family, config, ingot::kFamilyHelp);
-    ingot::take_settings(ingot::settings_of_json(text_or_empty(options)), table);
+    auto settings = ingot::settings_of_json(text_or_empty(options));
+    settings["path"] = path;
+    ingot::take_settings(settings, table);
+    settings.erase("path");
     auto source = std::make_shared<const Checkpoint>(ingot::shard::open_source(
-        path, {.open = {.family = family, .threads = ingot::available_processors()},
+        found, {.open = {.family = family, .threads = ingot::available_processors()},
                .may_be_file = true,
                .config = config}));
     std::vector<std::string> paths = paths_of(*source);
-    *checkpoint = new ingot_checkpoint{std::move(source), std::move(paths), path, table.settings};
+    *checkpoint = new ingot_checkpoint{std::move(source), std::move(paths), found, settings};
   });
 }
 

@@ -415,11 +415,11 @@ std::function<int()> declare_list(FlagTable& table) {
              {"--yaml",
               &flags->yaml,
               "list families NAME, list recipes NAME: as a file, to copy and change",
-              {.excludes = {"--json"}}},
+              {.excludes = {"--json"}, .is_for_people = true}},
              {"--markdown",
               &flags->markdown,
               "a table in Markdown, as docs/ have it",
-              {.excludes = {"--json", "--yaml"}}}});
+              {.excludes = {"--json", "--yaml"}, .is_for_people = true}}});
   table.footer =
       "Examples:\n"
       "  ingot list schemes\n"

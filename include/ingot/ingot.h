@@ -91,8 +91,9 @@ INGOT_API void ingot_free_text(char* text);
 
 typedef struct ingot_checkpoint ingot_checkpoint;
 
-/* Opens a directory with a checkpoint, whole or in slices, or one .safetensors file: reads the
- * config, the index and the headers, and no weights. Options: family, config (ingot inspect). */
+/* Opens a directory with a checkpoint, whole or in slices, one .safetensors file, or a model by its
+ * name in the hub's cache: reads the config, the index and the headers, and no weights. Options:
+ * family, family-file, config (ingot inspect). */
 INGOT_API int ingot_open(const char* path, const char* options, ingot_checkpoint** checkpoint);
 INGOT_API void ingot_close(ingot_checkpoint* checkpoint);
 
@@ -186,7 +187,8 @@ INGOT_API int ingot_plan_run(ingot_plan* plan, const struct ingot_run* run, char
  * all of the command, with the words at their places by their names in its help ("input" and
  * "output" of convert), but for those about the terminal and a launcher (quiet, progress, json,
  * mpi). `run` and `report` may be NULL. A gate that is not passed is no failure of the call, except
- * where it keeps a job from publishing its output: INGOT_MISMATCH. */
+ * where it keeps a job from publishing its output: INGOT_MISMATCH. The command "options" lists the
+ * options of all others. */
 INGOT_API int ingot_command(const char* command, const char* options, const struct ingot_run* run,
                             char** report);
 

@@ -10,11 +10,18 @@ are asked for.
 
 from ingot._calls import Error, version
 from ingot._checkpoint import Checkpoint, QuantizedTensor, Tensor, open
-from ingot._encoder import Encoder, Plan
+from ingot._encoder import Encoder, Parts, Plan, dequantize, quantize
 from ingot._writer import Writer
 from ingot._jobs import (balance, calibrate, check, compare, convert, generate, inspect, join, list, merge, plan,
                          repair, synth, verify)
 
-__all__ = ["Checkpoint", "Encoder", "Error", "Plan", "QuantizedTensor", "Tensor", "Writer", "balance", "calibrate",
-           "check", "compare", "convert", "generate", "inspect", "join", "list", "merge", "open", "plan", "repair",
-           "synth", "verify", "version"]
+
+def __getattr__(name):
+    if name == "__version__":
+        return version()
+    raise AttributeError(f"module 'ingot' has no attribute {name!r}")
+
+
+__all__ = ["Checkpoint", "Encoder", "Error", "Parts", "Plan", "QuantizedTensor", "Tensor", "Writer", "balance",
+           "calibrate", "check", "compare", "convert", "dequantize", "generate", "inspect", "join", "list", "merge",
+           "open", "plan", "quantize", "repair", "synth", "verify", "version"]

@@ -2,6 +2,7 @@
 
 import os
 
+from ingot import _options
 from ingot._calls import run_command
 from ingot._writer import write
 
@@ -26,9 +27,9 @@ def plan(source, output, **options):
     return run_command("convert", {"input": source, "output": output}, {**options, "dry_run": True})
 
 
-def inspect(path, pattern=None, tensors=False, **options):
+def inspect(path, pattern=None, **options):
     """A summary, the tensors that `pattern` selects, or with gpu="h100" whether it fits there."""
-    return run_command("inspect", {"directory": path, "pattern": pattern}, {"tensors": tensors, **options})
+    return run_command("inspect", {"directory": path, "pattern": pattern}, options)
 
 
 def check(path, **options):
@@ -68,9 +69,9 @@ def calibrate(path, text, out, *, progress=None, **options):
     return run_command("calibrate", {"directory": path, "text": text, "out": out}, options, progress)
 
 
-def balance(path, out, *, progress=None, **options):
-    """Shares experts out to ranks by the tokens that a text gives them, into the file `out`."""
-    return run_command("balance", {"directory": path, "out": out}, options, progress)
+def balance(path, out, *, ep, progress=None, **options):
+    """Shares experts out to `ep` ranks by the tokens that a text gives them, into the file `out`."""
+    return run_command("balance", {"directory": path, "out": out, "ep": ep}, options, progress)
 
 
 def generate(path, prompt=None, *, progress=None, **options):
@@ -84,6 +85,13 @@ def synth(output, **options):
     return run_command("synth", {"output": output}, options)
 
 
-def list(table, directory=None, **options):
-    """The rows of a table: "schemes", "families", "engines", "rules" and so on."""
-    return run_command("list", {"table": table, "directory": directory}, options)[table]
+def list(table, *words, **options):
+    """The rows of a table, "schemes", "families", "engines", "rules" and so on, that name all of `words`."""
+    first, more = (*words, None)[0], [*words[1:]]
+    return run_command("list", {"table": table, "word": first, "more": more}, options)[table]
+
+
+for _function in (convert, plan, inspect, check, verify, compare, repair, merge, join, calibrate, balance, generate, synth,
+                  list):
+    _name = "convert" if _function is plan else _function.__name__
+    _function.__doc__ += "\n\n    " + getattr(_options, _name.capitalize() + "Options").__doc__

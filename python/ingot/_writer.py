@@ -91,30 +91,37 @@ class Writer:
         self._progress, self._failure = progress, None
         self._handle, self.report, self._folder = Handle("writer_free"), None, tempfile.mkdtemp(prefix="ingot-")
         try:
-            self._make_source(forms, config, like)
+            source = self._make_source(forms, config, like)
             self._run = Run(progress=PROGRESS(self._told) if progress else PROGRESS())
-            call("writer_open", path_bytes(self._folder), path_bytes(output), options_json(options), byref(self._run),
+            call("writer_open", path_bytes(source), path_bytes(output), options_json(options), byref(self._run),
                  byref(self._handle.value))
         except BaseException:
             self.abandon()
             raise
 
     def _make_source(self, forms, config, like):
+        folder = self._folder
         if like is not None:
             found = run_command("inspect", {"directory": like}, {"family": "generic"})
+            like = os.path.realpath(found["directory"])
+            # A snapshot of the hub's cache says the name of its model, which the card has.
+            name = "models--" + like.rpartition("models--")[2] if "models--" in like else ""
+            folder = os.path.join(folder, name)
+            os.makedirs(folder, exist_ok=True)
             for side in found["side_files"]:
-                place = os.path.join(self._folder, side["name"])
+                place = os.path.join(folder, side["name"])
                 os.makedirs(os.path.dirname(place), exist_ok=True)
-                shutil.copyfile(os.path.join(found["directory"], side["name"]), place)
+                shutil.copyfile(os.path.join(like, side["name"]), place)
             if config is None:
-                shutil.copyfile(os.path.join(found["directory"], "config.json"), os.path.join(self._folder, "config.json"))
+                shutil.copyfile(os.path.join(like, "config.json"), os.path.join(folder, "config.json"))
         elif config is None:
             raise ValueError("a model needs its config.json (give config=, or like= a checkpoint that has it)")
         if config is not None:
-            with open(os.path.join(self._folder, "config.json"), "w") as file:
+            with open(os.path.join(folder, "config.json"), "w") as file:
                 file.write(config if isinstance(config, str) else json.dumps(config, indent=2))
-        if like is None or not _copy_headers(found["directory"], self._folder, forms):
-            _write_headers(self._folder, forms)
+        if like is None or not _copy_headers(like, folder, forms):
+            _write_headers(folder, forms)
+        return folder
 
     def _told(self, _, phase, done, total):
         try:

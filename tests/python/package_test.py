@@ -10,6 +10,7 @@ import filecmp
 import json
 import os
 import pickle
+import runpy
 import shutil
 import signal
 import subprocess
@@ -85,6 +86,13 @@ class Package(unittest.TestCase):
         os.chdir(cls.folder.name)
         os.symlink(EXAMPLE, "tiny-v32")
         command("convert", "tiny-v32", "plain", "--to", "bf16")
+        os.mkdir("alone")
+        with open("alone/model.safetensors", "wb") as file:
+            gate = ingot.open("plain")[GATE]
+            header = json.dumps({GATE: {"dtype": "BF16", "shape": gate.shape, "data_offsets": [0, gate.nbytes]}}).encode()
+            file.write(len(header).to_bytes(8, "little") + header + gate.tobytes())
+        with open("alone/config.json", "w") as file:
+            json.dump({"model_type": "none"}, file)
         # A model of a trainer has no records of an earlier conversion, whose FP8 scales would be remembered.
         os.remove("plain/ingot.json")
 
@@ -264,6 +272,7 @@ class Package(unittest.TestCase):
                 keys.pop("config", None), keys.pop("tensors", None) if "dry_run" in keys else None
             self.assertEqual(untimed(made), untimed(expected), words)
         self.assertEqual(ingot.list("rules"), printed("list", "rules")["rules"])
+        self.assertEqual(ingot.list("engines", "vllm", "nvfp4"), printed("list", "engines", "vllm", "nvfp4")["engines"])
         plan, dry = ingot.plan("tiny-v32", "new", to="fp8"), printed("convert", "tiny-v32", "new", "--to", "fp8", "--dry-run")
         self.assertEqual(len(plan.pop("tensors")), 361)
         self.assertEqual(plan.pop("config")["quantization_config"]["quant_method"], "fp8")
@@ -457,6 +466,82 @@ class Package(unittest.TestCase):
         expected = trainer.publish(to="nvfp4")[1]
         self.assertEqual({name: tensor.tobytes() for name, tensor in ingot.open("of-torch").stored.items()},
                          {name: content for name, (_, _, content) in expected.items()})
+
+    def test_one_weight_is_quantized_as_the_command_line_does(self):
+        weight = ingot.open("plain")[GATE]
+        for scheme, options in (("nvfp4", {}), ("nvfp4", {"dialect": "modelopt", "activations": "weight-only"}), ("int8", {}), ("fp8", {}), ("mxfp4", {}),
+                                ("int4", {"group_size": 32}), ("fp8-channel", {}), ("mxfp8", {})):
+            with self.subTest(scheme=scheme, **options):
+                out = "one-" + scheme + "-".join(map(str, options.values()))
+                words = [word for name, value in options.items() for word in ("--" + name.replace("_", "-"), str(value))]
+                # By itself, without the weights whose scale it would share.
+                command("convert", "alone", out, "--rule", f"{GATE}={scheme}", "--family", "generic", *words)
+                parts = ingot.quantize(weight, scheme, **options)
+                expected = ingot.open(out, family="generic").stored
+                self.assertEqual({name: tensor.tobytes() for name, tensor in parts.items()},
+                                 {name.rpartition(".")[2]: expected[name].tobytes() for name in expected})
+                self.assertEqual((parts.scheme, parts.shape), (scheme, weight.shape))
+                decoded = ingot.open(out, family="generic")[GATE].float32()
+                numpy.testing.assert_array_equal(ingot.dequantize(parts), decoded)
+                numpy.testing.assert_array_equal(ingot.dequantize(dict(parts), read_json(f"{out}/config.json")), decoded)
+        values = numpy.linspace(-3, 3, 128 * 128, dtype="float32").reshape(128, 128)
+        self.assertLess(abs(ingot.dequantize(ingot.quantize(values, "int8")) - values).max(), 0.02)
+        numpy.testing.assert_array_equal(ingot.dequantize(ingot.quantize(values, "f32")), values)
+        self.assertRaises(ValueError, ingot.dequantize, dict(ingot.quantize(values, "int8")))
+        self.assertRaises(ValueError, ingot.quantize, values, "int9")
+
+    def test_names_of_the_hub_are_those_of_the_command_line(self):
+        snapshot = "cache/models--Org--Tiny/snapshots/abc"
+        shutil.copytree("plain", snapshot)
+        os.makedirs("cache/models--Org--Tiny/refs")
+        with open("cache/models--Org--Tiny/refs/main", "w") as file:
+            file.write("abc")
+        code = ("import ingot; c = ingot.open('Org/Tiny'); ingot.convert('Org/Tiny', 'of-hub', to='int8'); "
+                "ingot.convert(dict(c.stored), 'like-hub', like='Org/Tiny', to='int8'); "
+                "print(len(c), ingot.inspect('Org/Tiny')['tensors'])\ntry:\n  ingot.open('Org/None')\n"
+                "except FileNotFoundError as error: print(error)")
+        done = subprocess.run([sys.executable, "-c", code], check=True, text=True, capture_output=True,
+                              env={**os.environ, "HF_HUB_CACHE": os.path.abspath("cache")})
+        self.assertEqual(done.stdout.split("\n")[0], "361 361")
+        self.assertIn("hf download Org/None", done.stdout)
+        self.assertEqual(same_bytes("of-hub", "like-hub"), ["ingot.json"])
+
+    def test_options_are_those_of_the_tables(self):
+        script = os.path.join(os.path.dirname(DOCUMENT), "../scripts/python_options.py")
+        subprocess.run([sys.executable, script, "made_options.py"], check=True)
+        made = runpy.run_path("made_options.py")
+        for name in filter(lambda name: name.endswith("Options"), made):
+            self.assertLessEqual(getattr(ingot._options, name).__annotations__.items(), made[name].__annotations__.items(),
+                                 "run scripts/python_options.py")
+        for line in ("max_shard_size: re-shard into files", "to: "):
+            self.assertIn(line, ingot.convert.__doc__)
+        self.assertIn("gpu: ", ingot.inspect.__doc__)
+        self.assertNotIn("progress: ", ingot.convert.__doc__.split("Options:")[1])
+        self.assertEqual(ingot.__version__, ingot.version())
+        with open(os.path.join(os.path.dirname(ingot.__file__), "../pyproject.toml")) as file:
+            self.assertIn(f'version = "{ingot.__version__}"', file.read())
+        sizes = [ingot.plan("tiny-v32", "new", to="int8", max_shard_size=size)["files"] for size in (10 ** 6, "1MB")]
+        self.assertEqual(*sizes)
+
+    def test_types_know_the_options(self):
+        if subprocess.run([sys.executable, "-c", "import mypy"], capture_output=True).returncode != 0:
+            self.skipTest("there is no mypy")
+        lines = ["import ingot", "ingot.convert('a', 'b', to='nvfp4', mem_limit=10**9, rule=['x=keep'], hash='sha256')",
+                 "with ingot.Writer('b', {'x': [1]}, to='nvfp4') as writer: writer.write('x', [1])",
+                 "rows = ingot.open('a')['x'][0:4]", "plan: dict[str, object] = ingot.plan('a', 'b', tp=2)"]
+        wrong = ["ingot.convert('a', 'b', tto='nvfp4')", "ingot.convert('a', 'b', hash='md5')", "ingot.check('a', deep='yes')",
+                 "ingot.Plan({}, {}, tto='nvfp4')", "ingot.verify('a', 'b', tp=2.5)"]
+        with open("typed.py", "w") as file:
+            file.write("\n".join(lines + wrong) + "\n")
+        done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "typed.py"], capture_output=True, text=True)
+        found = {int(line.split(":")[1]) for line in done.stdout.splitlines() if "typed.py:" in line and "error" in line}
+        self.assertEqual(found, set(range(len(lines) + 1, len(lines) + len(wrong) + 1)), done.stdout)
+
+    def test_the_package_is_a_command(self):
+        main = "import os, sys, runpy; os.execv = lambda path, words: sys.exit(repr(words)); os.path.exists = lambda path: True; " \
+               "sys.argv = ['ingot', 'list', 'schemes']; runpy.run_module('ingot', run_name='__main__')"
+        done = subprocess.run([sys.executable, "-c", main], capture_output=True, text=True)
+        self.assertIn("['ingot', 'list', 'schemes']", done.stderr)
 
     def test_an_encoder_holds_a_set_until_it_is_complete(self):
         trainer = FakeTrainer("plain")

@@ -1,0 +1,5 @@
+"""`python -m ingot` is the command `ingot`."""
+
+from ingot._program import main
+
+main()

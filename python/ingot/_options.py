@@ -1,0 +1,654 @@
+"""Options of the functions, made of the program's tables of flags by scripts/python_options.py.
+
+Each class has the keywords of one function; its text is the end of that function's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from os import PathLike
+    from typing import Literal
+
+    Path = str | bytes | PathLike[str]
+    Size = str | int
+    Texts = str | Sequence[str]
+
+
+class InspectOptions(TypedDict, total=False):
+    """Options:
+
+    tensors: list tensors, with pattern those that match
+    family: model family instead of config.json's; generic accepts any names, auto proposes a family
+    family_file: a file that describes the model's family (docs/families.md)
+    config: config.json of the model, for shards without one
+    write_family: --family auto: the file for the proposal
+    accept_family: --family auto: take the proposal without a look at it
+    gpu_memory: show the memory of a rank and whether it fits into so much, e.g. 80GB; with --to and so on for a
+        conversion that has not been made
+    gpu: the same for the memory of this GPU, and how many of them are needed
+    to: target scheme: bf16, f16, f32, fp8-block (or fp8), fp8-channel, fp8-tensor, int8-channel (or int8),
+        int8-block, nvfp4, mxfp4, mxfp8, int4-group (or int4); which tensors take it: ingot list recipes
+        (default: keep each scheme)
+    for_: engine for the output, which chooses dialect and activations: vllm, sglang, trtllm, vllm-ascend,
+        transformers, deepseek; forms that each loads: ingot list loads
+    dialect: layout of quantized tensors: deepseek, compressed-tensors, modelopt, modelslim, mxfp4 (default: by
+        scheme); forms that engines refuse: ingot list engines
+    rule: SELECTOR=SCHEME; may be repeated, first match wins. A selector is a glob over names, re:EXPR,
+        role:NAME (experts, attention, mlp, linear ...: ingot list roles), layers:0-2,last, or several with &
+        between them
+    recipe: YAML file of rules, after those of --rule
+    mtp: MTP layers: convert as any other layer (default), bf16 (default for nvfp4, mxfp4, int4), keep (in the
+        source's scheme), or drop
+    quantize_attention: nvfp4, mxfp4, int4: attention projections too
+    activations: how the engine treats activations: weight-only, dynamic or static (default: by dialect and
+        scheme)
+    activation_scales: safetensors file with MODULE.input_amax, or .input_min and .input_max, for static
+        activations: the output of ingot calibrate
+    input_scale: one scale for every static input instead of a file, e.g. 1
+    fp8_grid: FP8 scales: amax, or ue8m0 (powers of two); default: as in the source, else amax
+    scales_from: take the FP8 block or INT4 scales of this release instead of computing them
+    search: how scales are chosen: mse (default), the least squared error, or amax; nvfp4 by 4over6 too, int4 by
+        signed (mse, and negative scales too)
+    group_size: INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is INT4, else
+        128)
+    importance: weight the errors of columns by the mean squares in this file, which ingot calibrate writes,
+        when scales are searched
+    via: values pass through f32 (default), or bf16, as if cast first
+    tp: tensor parallelism
+    ep: expert parallelism
+    etp: ranks that cut each expert
+    pp: pipeline stages
+    pp_layers: layers of each stage, e.g. 0-30,31-60
+    tp_fit: as of convert: refuse, retile, pad or bf16
+    kv_cache: numbers of the cache of keys and values: f32, bf16, fp8, int8 (default bf16)
+    context: tokens of each sequence, e.g. 128k
+    sequences: sequences at once in each group of tensor parallelism
+    """
+
+    tensors: bool
+    family: str | int | float
+    family_file: Path
+    config: Path
+    write_family: Path
+    accept_family: bool
+    gpu_memory: str | int | float
+    gpu: Literal["a100", "h100", "h200", "b200"]
+    to: str | int | float
+    for_: str | int | float
+    dialect: str | int | float
+    rule: Texts
+    recipe: Path
+    mtp: str | int | float
+    quantize_attention: bool
+    activations: str | int | float
+    activation_scales: Path
+    input_scale: str | int | float
+    fp8_grid: str | int | float
+    scales_from: Path
+    search: str | int | float
+    group_size: str | int | float
+    importance: Path
+    via: str | int | float
+    tp: int
+    ep: int
+    etp: int
+    pp: int
+    pp_layers: str | int | float
+    tp_fit: str | int | float
+    kv_cache: str | int | float
+    context: str | int | float
+    sequences: int
+
+
+class CheckOptions(TypedDict, total=False):
+    """Options:
+
+    deep: read every tensor, FP8 weights for NaN codes, and tell the rates of reading
+    no_hashes: compare sizes with the manifest, not bytes
+    tp: also warn where a cut for so many tensor-parallel ranks would split a scale group, or leave experts so
+        narrow that an engine is wrong
+    engine: tell whether this engine loads it, and how it builds every linear layer, by headers, JSON and small
+        scales: vllm, sglang, trtllm, vllm-ascend, transformers, deepseek; ENGINE:VERSION insists on a version
+    source_of: only tell whether this is the source of the directory CONVERTED
+    family: model family instead of config.json's; generic accepts any names, auto proposes a family
+    family_file: a file that describes the model's family (docs/families.md)
+    config: config.json of the model, for shards without one
+    threads: threads (default: every processor)
+    """
+
+    deep: bool
+    no_hashes: bool
+    tp: int
+    engine: str | int | float
+    source_of: Path
+    family: str | int | float
+    family_file: Path
+    config: Path
+    threads: int
+
+
+class CalibrateOptions(TypedDict, total=False):
+    """Options:
+
+    max_tokens: stop after so many tokens (default: read all)
+    family: model family instead of config.json's
+    family_file: a file that describes the model's family (docs/families.md)
+    mem_limit: memory budget
+    threads: threads (default: every processor)
+    """
+
+    max_tokens: int
+    family: str | int | float
+    family_file: Path
+    mem_limit: Size
+    threads: int
+
+
+class BalanceOptions(TypedDict, total=False):
+    """Options:
+
+    text: text to read: a .txt file as one document, JSON {"docs": [...]}, or JSON lines (.jsonl); - is stdin
+    loads: tokens per expert that were counted: a file of ingot calibrate, or JSON {"layers": {"3": [tokens,
+        ...]}} (.json)
+    slots: places for experts on all ranks together (default: one for each expert); the busiest experts are in
+        several
+    nodes: machines that the ranks run on: groups of experts stay within one where the router has as many
+        groups, or a multiple (default: 1)
+    max_tokens: stop after so many tokens (default: read all)
+    family: model family instead of config.json's
+    family_file: a file that describes the model's family (docs/families.md)
+    mem_limit: memory budget
+    threads: threads (default: every processor)
+    html: also write a page with the tokens by layer and rank
+    markdown: also write the report as Markdown
+    """
+
+    text: Path
+    loads: Path
+    slots: int
+    nodes: int
+    max_tokens: int
+    family: str | int | float
+    family_file: Path
+    mem_limit: Size
+    threads: int
+    html: Path
+    markdown: Path
+
+
+class ConvertOptions(TypedDict, total=False):
+    """Options:
+
+    to: target scheme: bf16, f16, f32, fp8-block (or fp8), fp8-channel, fp8-tensor, int8-channel (or int8),
+        int8-block, nvfp4, mxfp4, mxfp8, int4-group (or int4); which tensors take it: ingot list recipes
+        (default: keep each scheme)
+    for_: engine for the output, which chooses dialect and activations: vllm, sglang, trtllm, vllm-ascend,
+        transformers, deepseek; forms that each loads: ingot list loads
+    dialect: layout of quantized tensors: deepseek, compressed-tensors, modelopt, modelslim, mxfp4 (default: by
+        scheme); forms that engines refuse: ingot list engines
+    family: model family instead of config.json's; generic accepts any names, auto proposes a family
+    family_file: a file that describes the model's family (docs/families.md)
+    write_family: --family auto: the file for the proposal
+    accept_family: --family auto: take the proposal without a look at it
+    allow: accept a fault, KIND=PATTERN of one or more tensors, KIND one of nan-code, zero-scale,
+        unknown-tensor, duplicate-tensor, nonfinite, f16-overflow, underflow, engine-refuses; recorded in the
+        manifest
+    rule: SELECTOR=SCHEME; may be repeated, first match wins. A selector is a glob over names, re:EXPR,
+        role:NAME (experts, attention, mlp, linear ...: ingot list roles), layers:0-2,last, or several with &
+        between them
+    recipe: YAML file of rules, after those of --rule
+    mtp: MTP layers: convert as any other layer (default), bf16 (default for nvfp4, mxfp4, int4), keep (in the
+        source's scheme), or drop
+    quantize_attention: nvfp4, mxfp4, int4: attention projections too
+    activations: how the engine treats activations: weight-only, dynamic or static (default: by dialect and
+        scheme)
+    activation_scales: safetensors file with MODULE.input_amax, or .input_min and .input_max, for static
+        activations: the output of ingot calibrate
+    input_scale: one scale for every static input instead of a file, e.g. 1
+    fp8_grid: FP8 scales: amax, or ue8m0 (powers of two); default: as in the source, else amax
+    scales_from: take the FP8 block or INT4 scales of this release instead of computing them
+    search: how scales are chosen: mse (default), the least squared error, or amax; nvfp4 by 4over6 too, int4 by
+        signed (mse, and negative scales too)
+    group_size: INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is INT4, else
+        128)
+    importance: weight the errors of columns by the mean squares in this file, which ingot calibrate writes,
+        when scales are searched
+    via: values pass through f32 (default), or bf16, as if cast first
+    experts: routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor per expert and
+        projection); default: as loaders of the target read them
+    max_shard_size: re-shard into files of at most this size (default: keep the source's files and their
+        contents)
+    align: tensors whose size is a multiple of so many bytes begin at one, a weight and its scales are
+        neighbours, and files are even (of at most 5 GB unless --max-shard-size is given): 4096 for loaders that
+        read past the page cache
+    tp: tensor parallelism: ranks that cut attention, MLPs, vocabulary
+    ep: expert parallelism: groups that share out the experts
+    etp: ranks that cut each expert (default: --tp without --ep, else 1)
+    pp: pipeline stages
+    pp_layers: layers of each stage, e.g. 0-30,31-60 (default: balanced by bytes)
+    layout: hf, ranks, deepseek-mp, vllm-sharded (default: hf, or ranks when a topology is given)
+    mp: ranks of layout deepseek-mp
+    tp_fit: where a cut splits a block of scales: refuse (default), retile (smaller FP8 blocks), pad (wider MLPs
+        and vocabulary) or bf16
+    shared_experts: tp (default): cut by --tp; replicated: whole everywhere
+    expert_map: JSON: logical expert by physical slot (default: contiguous blocks)
+    redundant_experts: let --expert-map give an expert several slots
+    uneven_experts: let --expert-map give ranks different numbers of slots
+    links: yes (default): files that several ranks load are hard links to one; no: copies
+    explain: print the rule that applies to TENSOR, and the result
+    part: write only the files of part I of N, I from 0; all parts share the output's directory, and publish
+        nothing; join: publish their output (ingot join)
+    verify: compare with the source before anything is published: structure, weights, layers, greedy, draft, or
+        all; below a gate nothing is published, and the exit code is 1
+    lossless_only: publish only an output that holds every value of the source exactly; else name the first
+        tensor that loses one, and exit with 1
+    no_verify: with --resume: publish without the verification that the conversion began with (recorded in the
+        manifest)
+    thresholds: YAML file of gates, instead of the defaults
+    require: a gate, METRIC>=LIMIT or METRIC<=LIMIT, of one scheme METRIC[SCHEME]; may be repeated; metrics:
+        ingot list metrics
+    dry_run: print the plan and write nothing; refuses what a run would
+    resume: continue a stopped conversion
+    force: replace the checkpoint that is in the output
+    mem_limit: memory budget
+    threads: threads (default: every processor)
+    hash: xxh3 per tensor; sha256 adds a plain SHA-256 per file, in a second pass
+    consume_source: delete each source file once its tensors are safe
+    buffered: write through the page cache even where direct I/O works
+    read_back: read everything again from the disk, past the page cache, before it is published
+    follow_links: copy side files that are links to something outside the source
+    assume_disk: plan for a host with so much free disk, e.g. 2TB
+    worst: print so many of the worst tensors, and every other line (default: 5, and at most 40 lines in all)
+    log: append a line per event to this file
+    """
+
+    to: str | int | float
+    for_: str | int | float
+    dialect: str | int | float
+    family: str | int | float
+    family_file: Path
+    write_family: Path
+    accept_family: bool
+    allow: Texts
+    rule: Texts
+    recipe: Path
+    mtp: str | int | float
+    quantize_attention: bool
+    activations: str | int | float
+    activation_scales: Path
+    input_scale: str | int | float
+    fp8_grid: str | int | float
+    scales_from: Path
+    search: str | int | float
+    group_size: str | int | float
+    importance: Path
+    via: str | int | float
+    experts: str | int | float
+    max_shard_size: Size
+    align: int
+    tp: int
+    ep: int
+    etp: int
+    pp: int
+    pp_layers: str | int | float
+    layout: str | int | float
+    mp: int
+    tp_fit: str | int | float
+    shared_experts: str | int | float
+    expert_map: Path
+    redundant_experts: bool
+    uneven_experts: bool
+    links: Literal["yes", "no"]
+    explain: str | int | float
+    part: str | int | float
+    verify: str | int | float
+    lossless_only: bool
+    no_verify: bool
+    thresholds: Path
+    require: Texts
+    dry_run: bool
+    resume: bool
+    force: bool
+    mem_limit: Size
+    threads: int
+    hash: Literal["xxh3", "sha256"]
+    consume_source: bool
+    buffered: bool
+    read_back: bool
+    follow_links: bool
+    assume_disk: Size
+    worst: int
+    log: Path
+
+
+class JoinOptions(TypedDict, total=False):
+    """Options:
+
+    dry_run: refuse what would be refused, and publish nothing
+    threads: threads (default: every processor)
+    log: append a line per event to this file
+    """
+
+    dry_run: bool
+    threads: int
+    log: Path
+
+
+class MergeOptions(TypedDict, total=False):
+    """Options:
+
+    config: config.json of the model, for shards without one
+    family: model family instead of config.json's
+    family_file: a file that describes the model's family (docs/families.md)
+    max_shard_size: re-shard into files of at most this size (default: the files that the unsliced checkpoint
+        had, else 5GB)
+    dry_run: print the plan and write nothing; refuses what a run would
+    resume: continue a stopped conversion
+    force: replace the checkpoint that is in the output
+    mem_limit: memory budget
+    threads: threads (default: every processor)
+    hash: xxh3 per tensor; sha256 adds a plain SHA-256 per file, in a second pass
+    consume_source: delete each source file once its tensors are safe
+    buffered: write through the page cache even where direct I/O works
+    read_back: read everything again from the disk, past the page cache, before it is published
+    follow_links: copy side files that are links to something outside the source
+    assume_disk: plan for a host with so much free disk, e.g. 2TB
+    worst: print so many of the worst tensors, and every other line (default: 5, and at most 40 lines in all)
+    log: append a line per event to this file
+    """
+
+    config: Path
+    family: str | int | float
+    family_file: Path
+    max_shard_size: Size
+    dry_run: bool
+    resume: bool
+    force: bool
+    mem_limit: Size
+    threads: int
+    hash: Literal["xxh3", "sha256"]
+    consume_source: bool
+    buffered: bool
+    read_back: bool
+    follow_links: bool
+    assume_disk: Size
+    worst: int
+    log: Path
+
+
+class RepairOptions(TypedDict, total=False):
+    """Options:
+
+    family: model family instead of config.json's
+    family_file: a file that describes the model's family (docs/families.md)
+    allow: accept a fault, KIND=PATTERN of one or more tensors, KIND one of nan-code, zero-scale,
+        unknown-tensor, duplicate-tensor, nonfinite, f16-overflow, underflow, engine-refuses; recorded in the
+        manifest
+    dialect: layout of the quantized tensors, if it is not known any more: deepseek, compressed-tensors,
+        modelopt, modelslim, mxfp4 (default: as it is recognized)
+    links: yes (default): unchanged files are hard links to those of the source; no: all are written
+    dry_run: print the plan and write nothing; refuses what a run would
+    resume: continue a stopped conversion
+    force: replace the checkpoint that is in the output
+    mem_limit: memory budget
+    threads: threads (default: every processor)
+    hash: xxh3 per tensor; sha256 adds a plain SHA-256 per file, in a second pass
+    consume_source: delete each source file once its tensors are safe
+    buffered: write through the page cache even where direct I/O works
+    read_back: read everything again from the disk, past the page cache, before it is published
+    follow_links: copy side files that are links to something outside the source
+    assume_disk: plan for a host with so much free disk, e.g. 2TB
+    worst: print so many of the worst tensors, and every other line (default: 5, and at most 40 lines in all)
+    log: append a line per event to this file
+    """
+
+    family: str | int | float
+    family_file: Path
+    allow: Texts
+    dialect: str | int | float
+    links: str | int | float
+    dry_run: bool
+    resume: bool
+    force: bool
+    mem_limit: Size
+    threads: int
+    hash: Literal["xxh3", "sha256"]
+    consume_source: bool
+    buffered: bool
+    read_back: bool
+    follow_links: bool
+    assume_disk: Size
+    worst: int
+    log: Path
+
+
+class VerifyOptions(TypedDict, total=False):
+    """Options:
+
+    levels: how closely: structure, weights, layers, greedy, draft, or all
+    family: model family instead of config.json's; generic accepts any names
+    family_file: a file that describes the model's family (docs/families.md)
+    source_config: config.json of the source, for shards without one, or one file
+    config: config.json of the output, for shards without one, or one file
+    thresholds: YAML file of gates, instead of the defaults
+    require: a gate, METRIC>=LIMIT or METRIC<=LIMIT, of one scheme METRIC[SCHEME]; may be repeated; metrics:
+        ingot list metrics
+    prompts: texts for layers, greedy and draft, separated by blank lines, or JSON lines (.jsonl) (default:
+        built in); - is stdin
+    tokens: tokens that greedy generates per prompt
+    text: measure the perplexity of this text, and drafts on it: .txt, .json {"docs": [...]}, or JSON lines
+        (.jsonl); - is stdin
+    sample: part of every tensor's rows that weights looks at
+    profile: arithmetic of the output: native, bf16, f32 (the source's is f32)
+    no_hashes: compare sizes with the manifest, not bytes
+    mem_limit: memory budget
+    threads: threads (default: every processor)
+    reference: compare one checkpoint with activations recorded elsewhere (safetensors)
+    activation_scales: file of ingot calibrate that static scales are compared with, by structure
+    part: compare only part I of N of the weights, I from 0, and print a report of the part, which is to be
+        joined
+    join: join the reports of all parts, given in place of the checkpoints, to the one report of an undivided
+        run, and judge it
+    reports: the report of a part, for a command that is given whole; may be repeated
+    worst: print so many of the worst tensors, and every other line (default: 5, and at most 40 lines in all)
+    html: write the report as one self-contained page
+    markdown: write the report for a model card
+    ranks: how a sliced checkpoint runs: joined (slices seen as one model), or threads (each rank by itself with
+        only its slice, all in this process)
+    """
+
+    levels: str | int | float
+    family: str | int | float
+    family_file: Path
+    source_config: Path
+    config: Path
+    thresholds: Path
+    require: Texts
+    prompts: Path
+    tokens: int
+    text: Path
+    sample: float
+    profile: str | int | float
+    no_hashes: bool
+    mem_limit: Size
+    threads: int
+    reference: Path
+    activation_scales: Path
+    part: str | int | float
+    join: bool
+    reports: Texts
+    worst: int
+    html: Path
+    markdown: Path
+    ranks: Literal["joined", "threads"]
+
+
+class CompareOptions(TypedDict, total=False):
+    """Options:
+
+    reference: the source of both: each is held against it, and the differences are paired
+    levels: how closely: structure, weights, layers, greedy, draft, or all
+    family: model family instead of config.json's; generic accepts any names
+    family_file: a file that describes the model's family (docs/families.md)
+    a_config: config.json of A, for shards without one
+    b_config: the same of B
+    reference_config: the same of the reference
+    prompts: texts for layers, greedy and draft, separated by blank lines, or JSON lines (.jsonl) (default:
+        built in); - is stdin
+    tokens: tokens that greedy generates per prompt
+    text: measure the perplexity of this text, and drafts on it: .txt, .json {"docs": [...]}, or JSON lines
+        (.jsonl); - is stdin
+    sample: part of every tensor's rows that weights looks at
+    profile: arithmetic of the output: native, bf16, f32 (the source's is f32)
+    no_hashes: compare sizes with the manifest, not bytes
+    mem_limit: memory budget
+    threads: threads (default: every processor)
+    worst: print so many of the worst tensors, and every other line (default: 5, and at most 40 lines in all)
+    html: write the report as one self-contained page
+    markdown: write the report for a model card
+    """
+
+    reference: Path
+    levels: str | int | float
+    family: str | int | float
+    family_file: Path
+    a_config: Path
+    b_config: Path
+    reference_config: Path
+    prompts: Path
+    tokens: int
+    text: Path
+    sample: float
+    profile: str | int | float
+    no_hashes: bool
+    mem_limit: Size
+    threads: int
+    worst: int
+    html: Path
+    markdown: Path
+
+
+class GenerateOptions(TypedDict, total=False):
+    """Options:
+
+    prompt: message of the user; - is stdin
+    greedy: take the likeliest token, whatever the files say
+    profile: arithmetic: native, bf16, f32
+    config: config.json of the model, for shards without one
+    prompts: file of prompts, separated by blank lines, or JSON lines (.jsonl); - is stdin
+    arrivals: JSON lines of prompts, each with the "seconds" after the start at which it arrives; - is stdin
+    messages: JSON conversation: a list of messages, or {"messages": [...], "tools": [...]}; - is stdin
+    tokens: token ids in, token ids out; needs no tokenizer; - is stdin, a list in each line
+    system: system message before the prompt
+    chat_format: format that makes text of messages, instead of the checkpoint's: template, deepseek-v2,
+        deepseek-v3, deepseek-r1, deepseek-v3.1, deepseek-v3.2, deepseek-v4
+    raw: the prompt as it is, without chat format
+    thinking: ask chat formats that can for a reasoned answer, or for none (default: as the format has it)
+    max_new_tokens: longest answer (generation_config.json, else 512)
+    temperature: 0 takes the likeliest token
+    top_p: keep the likeliest tokens up to this probability
+    top_k: keep this many tokens; 0: all
+    seed: the same seed (default 0), prompt and options give the same answer
+    draft: tokens that the layer for multi-token prediction proposes and a step checks at once (few hold beyond
+        the first); the answers stay the same (default 0: the layer is not used)
+    batch_tokens: tokens of all sequences that a step takes at most (default 512)
+    kv_cache: numbers of the cache: f32, bf16, fp8, int8 (f32 in profile f32, else bf16)
+    mem_limit: memory for weights and caches; experts beyond it are read when needed (default: the available
+        memory)
+    threads: threads (default: every processor)
+    log: write a JSON line per step: its tokens, caches, time, and messages between ranks
+    ranks: how a sliced checkpoint runs: joined (slices seen as one model), or threads (each rank by itself with
+        only its slice, all in this process)
+    """
+
+    prompt: str | int | float
+    greedy: bool
+    profile: str | int | float
+    config: Path
+    prompts: Path
+    arrivals: Path
+    messages: Path
+    tokens: str | int | float
+    system: str | int | float
+    chat_format: str | int | float
+    raw: bool
+    thinking: bool
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int
+    draft: int
+    batch_tokens: int
+    kv_cache: str | int | float
+    mem_limit: Size
+    threads: int
+    log: Path
+    ranks: Literal["joined", "threads"]
+
+
+class SynthOptions(TypedDict, total=False):
+    """Options:
+
+    family: model family whose tensors to make; without --config one of deepseek_v2, deepseek_v3, deepseek_v32,
+        glm_moe_dsa, kimi_k2, qwen3_moe
+    family_file: a file that describes the model's family (docs/families.md)
+    config: config.json whose model is made as it is, in BF16: any family, every width; without towers for
+        images and sound
+    like: widths: a tiny model for tests, few layers of the real one, or the whole model, released or of
+        --config, as sparse files (headers; 671b-headers is the same)
+    seed: decides every byte, with the options below (default 0)
+    layers: decoder layers (default 2; released number with headers)
+    dense_layers: how many of them, from the first, have a dense MLP
+    mtp_layers: multi-token prediction layers after them
+    experts: routed experts of a layer
+    hidden: hidden width
+    moe_intermediate: width of an expert
+    intermediate: width of a dense MLP
+    vocab: tokens in the vocabulary
+    heads: attention heads
+    scheme: how the weights are held that the family's FP8 release quantizes
+    fp8_grid: scales: any F32 (amax), or powers of two (ue8m0)
+    stacked: routed experts as stacks, in families that have them in both forms
+    shards: weights files (default 1; released number with headers)
+    zero_block: plant an all-zero 128x128 block
+    subnormal_scales: plant a tensor with subnormal scales
+    split_scale: plant a scale in another file than its weight
+    threads: threads (default: every processor)
+    """
+
+    family: str | int | float
+    family_file: Path
+    config: Path
+    like: Literal["tiny", "layer", "headers", "671b-headers"]
+    seed: int
+    layers: int
+    dense_layers: int
+    mtp_layers: int
+    experts: int
+    hidden: int
+    moe_intermediate: int
+    intermediate: int
+    vocab: int
+    heads: int
+    scheme: Literal["fp8-block", "fp8", "bf16"]
+    fp8_grid: Literal["amax", "ue8m0"]
+    stacked: bool
+    shards: int
+    zero_block: bool
+    subnormal_scales: bool
+    split_scale: bool
+    threads: int
+
+
+class ListOptions(TypedDict, total=False):
+    """Options:
+
+    family: model family instead of config.json's; generic accepts any names
+    family_file: a file that describes the model's family (docs/families.md)
+    """
+
+    family: str | int | float
+    family_file: Path
