@@ -604,6 +604,7 @@ TEST(LayeredSpecs, RefuseWhatMistralLarge4CannotBe) {
 }
 
 TEST(ForwardSpecs, NewMixturesRefuseByTheKey) {
+  using enum ErrorCode;
   const std::string text = "/text_config/";
   expect_forward_refused("cohere2_moe", kUnsupported, {"'expert_selection_fn' is 'best'"},
                          {{"/expert_selection_fn", "best"}});
@@ -613,7 +614,7 @@ TEST(ForwardSpecs, NewMixturesRefuseByTheKey) {
   expect_forward_refused("axk2", kCorrupt, {"'q_lora_rank'"}, {{"/q_lora_rank", 0}});
   expect_forward_refused("zaya", kUnsupported, {"'num_experts_per_tok' is 2"},
                          {{"/num_experts_per_tok", 2}});
-  expect_forward_refused("zaya", kUnsupported, {"'layer_types' has \"sparse\"", "layer 1"},
+  expect_forward_refused("zaya", kUnsupported, {"'layer_types' has 'sparse'", "layer 1"},
                          {{"/layer_types/1", "sparse"}});
   expect_forward_refused("inkling2", kUnsupported, {"'scoring_func' is 'softmax'"},
                          {{text + "scoring_func", "softmax"}});
