@@ -353,7 +353,7 @@ TEST(AttentionSpecs, RefuseWhatIsNotComputed) {
                          {{"/attention_bias", true}});
   expect_forward_refused("hunyuan_v1_moe", kUnsupported, {"'use_cla' is true"},
                          {{"/use_cla", true}});
-  expect_forward_refused("hunyuan_v1_moe", kUnsupported, {"type 'dynamic'"},
+  expect_forward_refused("hunyuan_v1_moe", kUnsupported, {"'rope_type' is 'dynamic'"},
                          {{"/rope_scaling/alpha", 0}, {"/max_position_embeddings", 0}});
   expect_forward_refused("minimax_m2", kUnsupported, {"'scoring_func' is 'softmax'"},
                          {{"/scoring_func", "softmax"}});
@@ -472,7 +472,7 @@ TEST(DenseSpecs, RefuseWhatTheyCannotComputeByItsKey) {
                          {{"/score_function", "softmax"}});
   expect_forward_refused("qwen3_5", kUnsupported, {"'output_gate_type' is 'tanh'"},
                          {{"/text_config/output_gate_type", "tanh"}});
-  expect_forward_refused("hunyuan_v1_dense", kUnsupported, {"rope scaling of type 'dynamic'"},
+  expect_forward_refused("hunyuan_v1_dense", kUnsupported, {"'rope_type' is 'dynamic'"},
                          {{"/rope_scaling/alpha", 0}, {"/max_position_embeddings", 0}});
   expect_forward_refused("falcon_h1", kUnsupported, {"'mamba_use_mlp' is false"},
                          {{"/mamba_use_mlp", false}});

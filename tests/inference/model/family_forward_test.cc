@@ -31,7 +31,7 @@ double rounding_of(const std::string& family) {
   // Three passes through a loop choose experts that often.
   if (family == "inkling2_loop") return 0.6;
   const std::set<std::string> rough = {"phimoe",     "gemma4", "hy_v4_vl", "qwen3_5_text",
-                                       "sarvam_mla", "axk2",   "zaya"};
+                                       "sarvam_mla", "axk2",   "zaya",     "qwen3_next_dense"};
   if (family == "muse_spark") return 0.5;
   return rough.contains(family) ? 0.4 : 0.2;
 }
