@@ -144,8 +144,8 @@ int ingot_open(const char* path, const char* options, ingot_checkpoint** checkpo
     settings.erase("path");
     auto source = std::make_shared<const Checkpoint>(ingot::shard::open_source(
         found, {.open = {.family = family, .threads = ingot::available_processors()},
-               .may_be_file = true,
-               .config = config}));
+                .may_be_file = true,
+                .config = config}));
     std::vector<std::string> paths = paths_of(*source);
     *checkpoint = new ingot_checkpoint{std::move(source), std::move(paths), found, settings};
   });

@@ -28,6 +28,8 @@ class InspectOptions(TypedDict, total=False):
     gpu_memory: show the memory of a rank and whether it fits into so much, e.g. 80GB; with --to and so on for a
         conversion that has not been made
     gpu: the same for the memory of this GPU, and how many of them are needed
+    count: whether it fits this many of these GPUs (--tp, and --ep of experts, of so many): without --to in each
+        of some schemes, and which of them the GPU computes natively
     to: target scheme: bf16, f16, f32, fp8-block (or fp8), fp8-channel, fp8-tensor, int8-channel (or int8),
         int8-block, nvfp4, mxfp4, mxfp8, int4-group (or int4); which tensors take it: ingot list recipes
         (default: keep each scheme)
@@ -38,7 +40,8 @@ class InspectOptions(TypedDict, total=False):
     rule: SELECTOR=SCHEME; may be repeated, first match wins. A selector is a glob over names, re:EXPR,
         role:NAME (experts, attention, mlp, linear ...: ingot list roles), layers:0-2,last, or several with &
         between them
-    recipe: YAML file of rules, after those of --rule
+    recipe: YAML file of rules, which come after those of --rule; or one of experts-int8-attention-fp8,
+        first-and-last-layers-bf16, mtp-kept, nvfp4-attention-fp8
     mtp: MTP layers: convert as any other layer (default), bf16 (default for nvfp4, mxfp4, int4), keep (in the
         source's scheme), or drop
     quantize_attention: nvfp4, mxfp4, int4: attention projections too
@@ -74,7 +77,8 @@ class InspectOptions(TypedDict, total=False):
     write_family: Path
     accept_family: bool
     gpu_memory: str | int | float
-    gpu: Literal["a100", "h100", "h200", "b200"]
+    gpu: Literal["a100", "l40s", "h100", "h200", "b200", "mi300x", "ascend910b"]
+    count: int
     to: str | int | float
     for_: str | int | float
     dialect: str | int | float
@@ -156,6 +160,8 @@ class BalanceOptions(TypedDict, total=False):
         several
     nodes: machines that the ranks run on: groups of experts stay within one where the router has as many
         groups, or a multiple (default: 1)
+    format: reader of the map: ingot (convert --expert-map), or sglang (--init-expert-location, which places the
+        experts of an uncut checkpoint as it loads)
     max_tokens: stop after so many tokens (default: read all)
     family: model family instead of config.json's
     family_file: a file that describes the model's family (docs/families.md)
@@ -169,6 +175,7 @@ class BalanceOptions(TypedDict, total=False):
     loads: Path
     slots: int
     nodes: int
+    format: Literal["ingot", "sglang"]
     max_tokens: int
     family: str | int | float
     family_file: Path
@@ -198,7 +205,8 @@ class ConvertOptions(TypedDict, total=False):
     rule: SELECTOR=SCHEME; may be repeated, first match wins. A selector is a glob over names, re:EXPR,
         role:NAME (experts, attention, mlp, linear ...: ingot list roles), layers:0-2,last, or several with &
         between them
-    recipe: YAML file of rules, after those of --rule
+    recipe: YAML file of rules, which come after those of --rule; or one of experts-int8-attention-fp8,
+        first-and-last-layers-bf16, mtp-kept, nvfp4-attention-fp8
     mtp: MTP layers: convert as any other layer (default), bf16 (default for nvfp4, mxfp4, int4), keep (in the
         source's scheme), or drop
     quantize_attention: nvfp4, mxfp4, int4: attention projections too
@@ -218,8 +226,15 @@ class ConvertOptions(TypedDict, total=False):
     via: values pass through f32 (default), or bf16, as if cast first
     experts: routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor per expert and
         projection); default: as loaders of the target read them
+    base_model: ORG/NAME of the source on the hub, for the model card (default: its name in the hub's cache,
+        else that of its own card)
     max_shard_size: re-shard into files of at most this size (default: keep the source's files and their
         contents)
+    files: re-shard into so many files of even size, or the next multiple of them with files below 5 GB: layers
+        in order, MTP layers and towers in files of their own behind them (readers that share files out want a
+        multiple of the ranks)
+    order: order of the tensors in a file: dtype (default), or name, in which the default loaders of vLLM and
+        SGLang read; data then begin at a multiple of 16
     align: tensors whose size is a multiple of so many bytes begin at one, a weight and its scales are
         neighbours, and files are even (of at most 5 GB unless --max-shard-size is given): 4096 for loaders that
         read past the page cache
@@ -286,7 +301,10 @@ class ConvertOptions(TypedDict, total=False):
     importance: Path
     via: str | int | float
     experts: str | int | float
+    base_model: str | int | float
     max_shard_size: Size
+    files: int
+    order: Literal["dtype", "name"]
     align: int
     tp: int
     ep: int
