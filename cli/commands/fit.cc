@@ -139,9 +139,11 @@ std::vector<Flag> with_memory(std::vector<Flag> fit_flags, const FitFlags& flags
 void declare_fit(FlagTable& table, FitFlags& flags) {
   table.add(
       FlagGroup::kCommon,
-      {{kGpuMemory, &flags.device_memory,
+      {{kGpuMemory,
+        &flags.device_memory,
         "show the memory of a rank and whether it fits into so much, e.g. 80GB; with --to and "
-        "so on for a conversion that has not been made"},
+        "so on for a conversion that has not been made",
+        {.kind = ValueKind::kSize}},
        {"--gpu",
         &flags.gpu,
         "the same for the memory of this GPU, and how many of them are needed",

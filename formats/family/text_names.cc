@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, 3> kPrefixes = {"model.language_model.", 
                                                        "thinker."};
 
 // Modules for images and sound, at the top of a model or right below it.
-constexpr std::array<std::string_view, 31> kTowers = {"vision_tower",
+constexpr std::array<std::string_view, 32> kTowers = {"vision_tower",
                                                       "vision_model",
                                                       "vision_encoder",
                                                       "visual",
@@ -37,6 +37,7 @@ constexpr std::array<std::string_view, 31> kTowers = {"vision_tower",
                                                       "pre_mm_projector_norm",
                                                       "patch_merge_mlp",
                                                       "vit_large_projector",
+                                                      "vision_embedder",
                                                       "embed_vision",
                                                       "audio_tower",
                                                       "audio_model",

@@ -544,7 +544,7 @@ TEST(SharedNames, V2WithoutLatentAttentionIsAnother) {
   EXPECT_FALSE(grammar.match("model.layers.1.self_attn.kv_b_proj.weight"));
   for (const char* tower : {"model.sam_model.pos_embed", "model.view_seperator",
                             "model.qwen2_model.model.model.layers.3.mlp.up_proj.weight",
-                            "model.projector.layers.weight"})
+                            "model.projector.layers.weight", "model.vision_embedder.pos_embedding"})
     EXPECT_EQ(grammar.match(tower)->rule->role, Role::kOtherModality) << tower;
   // A config that does not mention latent attention has it.
   Json keys = Json::parse(R"({"model_type": "deepseek_v2"})");
