@@ -76,7 +76,7 @@ class InspectOptions(TypedDict, total=False):
     config: Path
     write_family: Path
     accept_family: bool
-    gpu_memory: str | int | float
+    gpu_memory: Size
     gpu: Literal["a100", "l40s", "h100", "h200", "b200", "mi300x", "ascend910b"]
     count: int
     to: str | int | float
