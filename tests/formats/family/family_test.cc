@@ -135,6 +135,17 @@ TEST(Grammar, EveryRowMatchesItsOwnName) {
   }
 }
 
+// Lists of quantization configs name modules, and a parameter of another name is no module's
+// weight.
+TEST(Grammar, RowsThatListsNameAreModulesOrStacks) {
+  for (const Family* family : families()) {
+    for (const TensorRule& rule : family->rules) {
+      if (rule.silence == Silence::kPlain || is_expert_stack(rule.role)) continue;
+      EXPECT_TRUE(rule.pattern.ends_with(".weight")) << family->name << ": " << rule.pattern;
+    }
+  }
+}
+
 TEST(Grammar, RecognisesEveryTensorThatTheConfigPromises) {
   for (const Family* family : families()) {
     if (family->reference_config.empty()) continue;
