@@ -63,7 +63,9 @@ Bpe Bpe::parse(const Component& model, const Vocabulary& vocabulary) {
 }
 
 void Bpe::parse_merges(const Component& model) {
-  if (model.get("merges") == kAllMerges) {
+  // A comparison with a word would end the program where memory is short.
+  const Json& all = model.get("merges");
+  if (all.is_string() && all.get_ref<const std::string&>() == kAllMerges) {
     merges_all_ = true;
     return;
   }
