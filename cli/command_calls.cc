@@ -202,7 +202,7 @@ struct ingot_writer {
     std::free(report);
     if (!tensors.has_begun() || is_published) return;
     try {
-      // Nobody can continue it: the tensors are gone.
+      // The job cannot be continued, since its tensors are gone.
       ingot::convert::remove_leftovers(ingot::formats::text_at(settings, "output"),
                                        ingot::execution({}).run);
     } catch (...) {

@@ -296,8 +296,8 @@ bool mentions(const Json& cell, const std::string& name) {
   return lower_case(cell_text(cell)).find(name) != std::string::npos;
 }
 
-// The rows in which a cell names the word; where none does, those of an option of that name; else
-// those that mention it.
+// Returns the rows in which a cell names the word; if there are none, the row of the option with
+// this name; else the rows with a cell in which the word occurs.
 Json rows_with(const Json& rows, const std::string& word, std::string_view table) {
   struct Attempt {
     bool (*holds)(const Json& cell, const std::string& name);

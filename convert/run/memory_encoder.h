@@ -88,9 +88,9 @@ class TensorSets {
   /// may be a view. All references must outlive it.
   TensorSets(const Plan& plan, std::span<const formats::StoredTensor> given, HeldBytes& held);
 
-  /// Takes the bytes of a stored tensor, and returns its set where that is complete with it. Throws
-  /// as MemoryEncoder::put() does; `most`, `n_open`: bytes of sets that are not complete, at most,
-  /// and now. With `borrows` the bytes of the last tensor of a set are not copied.
+  /// Takes the bytes of a stored tensor, and returns its set if the tensor completes it. Throws the
+  /// errors of MemoryEncoder::put(). `n_open` and `most` are the bytes of incomplete sets: now, and
+  /// the limit. With `borrows` the bytes of the last tensor of a set are not copied.
   std::optional<std::uint32_t> put(std::string_view name, std::span<const std::byte> bytes,
                                    const GivenForm* form, std::uint64_t most, std::uint64_t n_open,
                                    bool borrows = false);
@@ -128,8 +128,8 @@ class TensorSets {
   std::map<std::string_view, std::uint32_t> by_name_;
 };
 
-/// Makes the tensors of an output from those of the source, which come in any order, with the bytes
-/// that an execution of the plan writes.
+/// Makes the tensors of an output from those of the source, in any order. The bytes are equal to
+/// the files that execution writes by the plan.
 class MemoryEncoder {
  public:
   /// Arguments are those of TensorSets. `most_held`: bytes of open sets. Throws kUnsupported for a

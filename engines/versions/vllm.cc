@@ -205,11 +205,11 @@ constexpr std::array kLimits = {
     // Read in deepseek_v2.py:1779 (names behind "layers."), kimi_k3/nvidia/model.py: load_weights,
     // deepseek_v4/nvidia/model.py: load_weights, hy_v4/nvidia/model.py: load_weights, with
     // default_loader.py:520.
-    other_names("kimi_k2", kRefused, kNoSuchParameter),
-    other_names("kimi_linear", kRefused, kNoSuchParameter),
-    other_names("deepseek_v4", kRefused, kNoSuchParameter),
-    other_names(
-        "hy_v4", kRefused,
+    unlike_release(kOtherNames, "kimi_k2", kRefused, kNoSuchParameter),
+    unlike_release(kOtherNames, "kimi_linear", kRefused, kNoSuchParameter),
+    unlike_release(kOtherNames, "deepseek_v4", kRefused, kNoSuchParameter),
+    unlike_release(
+        kOtherNames, "hy_v4", kRefused,
         "its loader skips names that it does not know, and then ends with an error of "
         "weights that were not initialized; where the config has a quantization it computes "
         "with such weights"),
@@ -219,16 +219,16 @@ constexpr std::array kLimits = {
                 kReleasedExperts, "", "longcat_flash"},
     // Read there, and in deepseek_v2.py, deepseek_v32/nvidia/model.py, AXK1.py, glm4_moe_lite.py,
     // hy_v3.py.
-    no_stacks("longcat_flash", kRefused, kNoSuchParameter),
-    no_stacks("deepseek_v2", kRefused, kNoSuchParameter),
-    no_stacks("deepseek_v2_mha", kRefused, kNoSuchParameter),
-    no_stacks("deepseek_v3", kRefused, kNoSuchParameter),
-    no_stacks("kimi_k2", kRefused, kNoSuchParameter),
-    no_stacks("deepseek_v32", kRefused, kNoSuchParameter),
-    no_stacks("glm_moe_dsa", kRefused, kNoSuchParameter),
-    no_stacks("axk1", kRefused, kNoSuchParameter),
-    no_stacks("hy_v3", kRefused, kNoSuchParameter),
-    no_stacks("glm4_moe_lite", kRefused, kNoSuchParameter),
+    unlike_release(kStacks, "longcat_flash", kRefused, kNoSuchParameter),
+    unlike_release(kStacks, "deepseek_v2", kRefused, kNoSuchParameter),
+    unlike_release(kStacks, "deepseek_v2_mha", kRefused, kNoSuchParameter),
+    unlike_release(kStacks, "deepseek_v3", kRefused, kNoSuchParameter),
+    unlike_release(kStacks, "kimi_k2", kRefused, kNoSuchParameter),
+    unlike_release(kStacks, "deepseek_v32", kRefused, kNoSuchParameter),
+    unlike_release(kStacks, "glm_moe_dsa", kRefused, kNoSuchParameter),
+    unlike_release(kStacks, "axk1", kRefused, kNoSuchParameter),
+    unlike_release(kStacks, "hy_v3", kRefused, kNoSuchParameter),
+    unlike_release(kStacks, "glm4_moe_lite", kRefused, kNoSuchParameter),
     // Loaders of families.
     EngineLimit{.dialect = kAnyDialect,
                 .scheme = kBf16,

@@ -58,25 +58,15 @@ inline constexpr std::string_view kReleasedNames =
 inline constexpr std::string_view kReleasedExperts = "what ingot convert writes, without these";
 inline constexpr std::string_view kSingleExperts =
     "single experts, as ingot convert --experts separate writes them";
-/// Names that an engine does not know in a family.
-constexpr EngineLimit other_names(std::string_view family, EngineEffect effect,
-                                  std::string_view reason) {
+/// Returns the limit of a family whose tensors are not stored in the form of its releases:
+/// kOtherNames or kStacks.
+constexpr EngineLimit unlike_release(EngineScope scope, std::string_view family,
+                                     EngineEffect effect, std::string_view reason) {
   return {.dialect = kAnyDialect,
           .scheme = std::nullopt,
-          .scope = kOtherNames,
+          .scope = scope,
           .reason = reason,
-          .instead = kReleasedNames,
-          .family = family,
-          .effect = effect};
-}
-/// Stacks of experts, where releases of a family have single ones.
-constexpr EngineLimit no_stacks(std::string_view family, EngineEffect effect,
-                                std::string_view reason) {
-  return {.dialect = kAnyDialect,
-          .scheme = std::nullopt,
-          .scope = kStacks,
-          .reason = reason,
-          .instead = kSingleExperts,
+          .instead = scope == kStacks ? kSingleExperts : kReleasedNames,
           .family = family,
           .effect = effect};
 }

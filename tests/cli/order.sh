@@ -60,7 +60,7 @@ assert min(of_file[files[2]]) == n_layers and max(of_file[files[1]]) < n_layers,
 assert max(of_file[files[0]]) <= min(of_file[files[1]]), "layers are in order"
 P
 
-# An F16 tensor of an odd number of bytes in front of wider ones: the file keeps the order of dtypes, and says so.
+# A tensor of an odd number of bytes in front of wider ones: the file keeps the order of dtypes, and says so.
 mkdir "$work/odd"
 python3 - "$example" "$work/odd" <<'P'
 import json, pathlib, struct, sys

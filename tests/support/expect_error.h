@@ -39,7 +39,7 @@ inline void expect_words(std::string_view text, std::string_view words) {
   }
 }
 
-/// The same with words that follow each other: "model.safetensors...not a regular file".
+/// Expects an error with several words in this order: "model.safetensors...not a regular file".
 template <typename Body>
 void expect_error(ErrorCode code, std::string_view words, Body&& body) {
   expect_error(code, std::initializer_list<std::string>{}, [&] {

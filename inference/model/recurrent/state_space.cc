@@ -65,7 +65,7 @@ RecurrentState state_of(const StateSpaceSpec& spec) {
 //   v, B, C = silu(convolve(.))     step_h = max(softplus(logit_h + dt_bias_h), least_step)
 //   o_h     = state space of head h (recurrence.h) with decay e^(-e^A_log_h step_h), skip D_h
 //   y       = out [norm over each group of (o x silu(z)) x weight]
-// Falcon-H1 has factors of the parts of the product, and the gate may be behind the norm, or alone.
+// Falcon-H1 has a factor for each part of the product; its gate acts behind the norm, or without.
 // The state of a sequence is each head's matrix and the last inputs of the convolution, in FP32.
 // Unless the profile is kF32, the product, the convolution, its silu and the gated output are each
 // rounded to BF16; the recurrence is in FP32.

@@ -23,7 +23,7 @@ const Kind& body(const ModelSpec& spec, std::size_t layer = 0) {
   return *found;
 }
 
-/// Which layers have an indexer of their own; the others take an earlier one's choice.
+/// Tells for each layer if it has its own indexer; the others use the choice of an earlier layer.
 inline std::vector<bool> indexers(const ModelSpec& spec) {
   std::vector<bool> own;
   for (std::size_t l = 0; l < spec.layers.size(); ++l) {

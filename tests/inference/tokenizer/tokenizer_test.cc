@@ -448,7 +448,7 @@ INSTANTIATE_TEST_SUITE_P(Families, TokenizerGolden,
                                                   "tests/golden/tiny-v32/tokenizer.json"}),
                          [](const auto& param_info) { return param_info.param.name; });
 
-// Those without a normalizer: they must not change any text.
+// Tokenizers without a normalizer, which must not change any text.
 const std::vector<std::string> kExactTokenizers{
     "tests/golden/tokenizer/deepseek_v2", "tests/golden/tokenizer/glm",
     "tests/golden/tokenizer/gpt2", "tests/golden/tokenizer/llama3", "examples/tiny-v32"};

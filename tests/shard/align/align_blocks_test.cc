@@ -397,7 +397,7 @@ TEST(AlignBlocks, RefusesPaddingBeyondReason) {
                [&] { align_blocks(tensors, model.config(), slicing_of(TpFit::kPad, 1)); });
 }
 
-// As the standards of these formats write a one.
+// Bytes of the number one in the standard of each format.
 TEST(PartAligner, FillsScalesWithOneInEachType) {
   for (const auto& [dtype, one] : {std::pair(DType::kF32, std::string("\0\0\x80\x3F", 4)),
                                    {DType::kBf16, "\x80\x3F"},

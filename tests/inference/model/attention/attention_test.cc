@@ -446,7 +446,7 @@ class CompressorEntries : public ::testing::TestWithParam<Compressed> {
     return spec_.layers[GetParam().layer].find<CompressedSpec>()->rope;
   }
 
-  /// What tokens give, straight from the definition: entry w of all tokens.
+  /// Computes entry `window` of all tokens, directly by the definition.
   [[nodiscard]] std::vector<double> reference(std::size_t window) const {
     const auto& [ratio, overlap] = GetParam().spec;
     const std::size_t outputs = (overlap ? 2 : 1) * width_, hidden = spec_.hidden;
