@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <new>
+#include <system_error>
 #include <vector>
 
 #include "formats/base/aligned_buffer.h"
@@ -33,6 +35,7 @@ std::vector<Fd> open_weights(const fs::path& path) {
     if (at->path().extension() == ".safetensors" && at->is_regular_file(failure))
       paths.push_back(at->path());
   }
+  if (failure == std::errc::not_enough_memory) throw std::bad_alloc();
   std::sort(paths.begin(), paths.end());
   std::vector<Fd> files;
   std::vector<FileStamp> seen;

@@ -8,6 +8,13 @@
 #include "formats/json/json.h"
 
 namespace ingot::library {
+namespace {
+
+Error out_of_memory() {
+  return Error(ErrorCode::kLimit, "out of memory (give a smaller --mem-limit)");
+}
+
+}  // namespace
 
 Error current_error() {
   try {
@@ -15,8 +22,9 @@ Error current_error() {
   } catch (const Error& error) {
     return error;
   } catch (const std::bad_alloc&) {
-    return Error(ErrorCode::kLimit, "out of memory (give a smaller --mem-limit)");
+    return out_of_memory();
   } catch (const std::filesystem::filesystem_error& failure) {
+    if (failure.code() == std::errc::not_enough_memory) return out_of_memory();
     return system_error(failure.code().value(), "use", failure.path1().string());
   } catch (const std::system_error& failure) {
     return Error(ErrorCode::kLimit, "the system refuses a thread: {} (lower --threads)",

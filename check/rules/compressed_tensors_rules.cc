@@ -1,4 +1,5 @@
 #include <map>
+#include <string_view>
 
 #include "check/rules/rule_input.h"
 #include "formats/family/text_names.h"
@@ -83,7 +84,8 @@ std::string chosen_group_fault(const ConfigGroup& group, const LogicalTensor& te
 bool is_of_packed_bytes(const ConfigGroup& group) {
   const Json& weights = json_member(*group.json, "weights");
   const Json &bits = json_member(weights, "num_bits"), &type = json_member(weights, "type");
-  return weights.is_object() && (bits.is_null() || bits == 8) && (type.is_null() || type == "int");
+  return weights.is_object() && (bits.is_null() || bits == 8) &&
+         (type.is_null() || type == std::string_view("int"));
 }
 
 /// The fault of the group that a quantized module falls to, or empty.

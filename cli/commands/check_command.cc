@@ -76,7 +76,9 @@ std::string modules_text(const engines::EngineView& view) {
   const auto believed = [](const Json& row) {
     return row["believed"].get<std::string>() + (row["agrees"] == true ? "" : " !");
   };
-  const auto joined = [](const Json& name) { return name == "" ? "-" : name.get<std::string>(); };
+  const auto joined = [](const Json& name) {
+    return name == std::string_view() ? "-" : name.get<std::string>();
+  };
   return table_text(table_of(formats::json_list(view.modules, library::module_row),
                              {{"linear layers", "name"},
                               {"n", "count"},

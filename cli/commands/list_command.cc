@@ -256,7 +256,7 @@ constexpr std::array kTables = {
     ListTable{"options", option_rows}};
 
 std::string cell_text(const Json& value) {
-  if (value.empty() || value == "") return "-";
+  if (value.empty() || value == std::string_view()) return "-";
   if (!value.is_array()) return shown(value).text;
   return fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), " "));
 }

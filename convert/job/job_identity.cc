@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -31,7 +32,7 @@ constexpr std::string_view kRecordRemedy =
 std::map<std::string, std::string> kept_settings(const Json& identity) {
   Json settings = settings_of(identity.at("recipe"));
   const Json& shards = formats::json_member(identity, "shards");
-  settings["max-shard-size"] = shards == "keep-files" ? Json() : shards;
+  settings["max-shard-size"] = shards == std::string_view("keep-files") ? Json() : shards;
   for (const char* name : {"family", "align", "files", "order", "links"})
     settings[name] = formats::json_member(identity, name);
   settings["family-file"] = formats::json_member(identity, "family_file");

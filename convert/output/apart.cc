@@ -4,8 +4,10 @@
 #include <charconv>
 #include <csignal>
 #include <map>
+#include <new>
 #include <optional>
 #include <random>
+#include <system_error>
 #include <utility>
 
 #include <fcntl.h>
@@ -69,6 +71,7 @@ Folders tree_of(const fs::path& top, const OnLink& on_link) {
       add(at->path(), tree);
     }
   }
+  if (failure == std::errc::not_enough_memory) throw std::bad_alloc();
   return tree;
 }
 
@@ -82,6 +85,7 @@ ReadFolders folders_of(const JobInputs& inputs) {
   const auto add_target = [&](const fs::path& path) {
     std::error_code failure;
     const fs::path target = fs::canonical(path, failure);
+    if (failure == std::errc::not_enough_memory) throw std::bad_alloc();
     if (failure) return;
     add(fs::is_directory(target, failure) ? target : target.parent_path(), read.linked);
   };

@@ -81,7 +81,7 @@ constexpr std::uint64_t kMaxBandBytes = std::uint64_t{256} << 20;
 // was cast, are powers of two.
 bool source_says_ue8m0(const Plan& plan) {
   const formats::Json& block = plan.source_facts.quantization;
-  return block.is_object() && block.value("scale_fmt", formats::Json()) == "ue8m0";
+  return formats::text_at(block, "scale_fmt") == "ue8m0";
 }
 
 // Scales of MX formats are powers of two by definition.

@@ -1,5 +1,6 @@
 #include "convert/recipe/source_stamps.h"
 
+#include <new>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -51,6 +52,7 @@ void SourceStamps::add(const fs::path& directory, ReadFor reader) {
     if (!at->is_regular_file(failure)) continue;
     if (const auto stamp = stamp_of(at->path())) files_[at->path()] = {*stamp, reader};
   }
+  if (failure == std::errc::not_enough_memory) throw std::bad_alloc();
 }
 
 void SourceStamps::keep_files_of(const formats::Checkpoint& checkpoint) {

@@ -3,6 +3,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -93,6 +94,9 @@ Error system_error(int error_number, std::string_view what_failed, std::string_v
   ErrorCode code = ErrorCode::kIo;
   std::string_view remedy;
   switch (error_number) {
+    case ENOMEM:
+      // No fact about the file: a collector of faults must not take it for one.
+      throw std::bad_alloc();
     case ENOENT:
       code = ErrorCode::kNotFound;
       break;

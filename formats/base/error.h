@@ -72,7 +72,7 @@ class Error : public std::exception {
   bool has_byte_ = false;
 };
 
-/// An error from errno, mapped to kNotFound, kPermission, kNoSpace or kIo, with the system's words.
+/// An error from errno, as kNotFound, kPermission, kNoSpace or kIo; std::bad_alloc for ENOMEM.
 Error system_error(int error_number, std::string_view what_failed, std::string_view file);
 
 /// Collects independent faults so that a user sees all of them at once, in the order added, each

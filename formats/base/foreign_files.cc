@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -97,6 +99,7 @@ std::vector<std::string> names_in(const fs::path& directory) {
   for (fs::directory_iterator at(directory, failure); !failure && at != fs::directory_iterator();
        at.increment(failure))
     names.push_back(at->path().filename().string());
+  if (failure == std::errc::not_enough_memory) throw std::bad_alloc();
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -42,7 +42,8 @@ constexpr std::array<std::string_view, 22> kOtherNames = {
     "beams",     "repetition",  "unsloth",    "_std"};
 
 bool is_said(const Json& value) {
-  return !says_nothing(value) && value != 1 && value != "" && value != "default";
+  return !says_nothing(value) && value != 1 && value != std::string_view() &&
+         value != std::string_view("default");
 }
 
 bool is_one_kind(const Json& list, std::string_view kind) {

@@ -588,8 +588,9 @@ constexpr std::string_view kPackedSuffix = ".weight_packed";
 const ConfigGroup* group_of_integers(const ConfigGroups& groups, std::string_view module) {
   const ConfigGroup* group = groups.stored_group(module);
   if (group == nullptr || !group->has_weights) return nullptr;
-  const Json& type = json_member(json_member(*group->json, "weights"), "type");
-  return type.is_null() || type == "int" ? group : nullptr;
+  const Json& weights = json_member(*group->json, "weights");
+  const bool is_said = !json_member(weights, "type").is_null();
+  return !is_said || text_at(weights, "type") == "int" ? group : nullptr;
 }
 
 std::uint64_t bits_of(const ConfigGroup& group) {

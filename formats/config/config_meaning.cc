@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -112,7 +113,7 @@ std::string cache_words(const Json& block) {
   if (!block.is_object()) return {};
   for (const auto& [key, value] : block.items()) {
     // Quark writes its keys whether it quantizes caches or not.
-    if (key.starts_with("kv_cache") && !says_nothing(value) && value != "auto")
+    if (key.starts_with("kv_cache") && !says_nothing(value) && value != std::string_view("auto"))
       return fmt::format("{} is {}", key, config_text(value));
   }
   return cache_words(json_member(block, "quantization"));
@@ -251,7 +252,8 @@ class ConfigMeaning::Reader {
   void forget_idle_rope() {
     const std::string begin = path("rope.");
     const auto type = meaning_.known_.find(begin + "rope_type");
-    const bool is_plain = type == meaning_.known_.end() || *type->second.value == "default";
+    const bool is_plain =
+        type == meaning_.known_.end() || *type->second.value == std::string_view("default");
     std::erase_if(meaning_.known_, [&](const auto& entry) {
       if (!entry.first.starts_with(begin)) return false;
       const std::string key = entry.first.substr(begin.size());
@@ -325,7 +327,9 @@ class ConfigMeaning::Reader {
 
   // A step may say, too, which layers have linear attention.
   void compare_steps(const Json& kinds) {
-    const auto linear = [](const Json& kind) { return kind == "linear_attention"; };
+    const auto linear = [](const Json& kind) {
+      return kind == std::string_view("linear_attention");
+    };
     if (kinds.size() != layers() || std::ranges::none_of(kinds, linear)) return;
     const auto by_step = linear_layers_by_step(keys_);
     if (!by_step) return;

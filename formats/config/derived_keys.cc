@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -28,14 +29,15 @@ void require_entries(const ConfigKeys& keys, const char* key, const Json& list, 
 /// transformers 5: "dense" or "sparse" per layer.
 Flags mixtures_by_word(const ConfigKeys& keys, LayerCounts n) {
   constexpr const char* kKey = "mlp_layer_types";
+  constexpr std::string_view kSparse = "sparse", kDense = "dense";
   const Json& types = *keys.list(kKey);
   require_entries(keys, kKey, types, n);
   return layers_where(n.main, [&](std::uint64_t layer) {
-    if (types[layer] != "sparse" && types[layer] != "dense") {
+    if (types[layer] != kSparse && types[layer] != kDense) {
       keys.refuse(kKey,
                   fmt::format("has an entry for layer {} that is neither dense nor sparse", layer));
     }
-    return types[layer] == "sparse";
+    return types[layer] == kSparse;
   });
 }
 
@@ -272,7 +274,8 @@ OwnIndexer own_indexer(const Json& keys, std::uint64_t layer, bool knows_types) 
   if (knows_types && !json_member(keys, "indexer_types").is_null())
     return by_entry("indexer_types", "full", "shared");
   const Json& pattern = json_member(keys, "index_topk_pattern");
-  if (!pattern.is_null() && pattern != "") return by_entry("index_topk_pattern", "F", "S");
+  if (!pattern.is_null() && pattern != std::string_view())
+    return by_entry("index_topk_pattern", "F", "S");
   std::array<std::uint64_t, 2> numbers = {1, 2};
   constexpr std::array kNumbers = {"index_topk_freq", "index_skip_topk_offset"};
   for (std::size_t i = 0; i < kNumbers.size(); ++i) {

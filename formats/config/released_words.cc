@@ -22,8 +22,8 @@ constexpr const char* kMlpTypes = "mlp_layer_types";
 constexpr const char* kRope = "rope_parameters";
 constexpr const char* kByLayer = "per_layer_config";
 constexpr std::uint64_t kMostLayers = std::uint64_t{1} << 16;  // layers that get a list
-constexpr const char *kSliding = "sliding_attention", *kFull = "full_attention",
-                     *kLinearType = "linear_attention";
+constexpr std::string_view kSliding = "sliding_attention", kFull = "full_attention",
+                           kLinearType = "linear_attention";
 
 /// Sliding layers, and every so many layers one with full attention.
 Json types_by_step(std::uint64_t n_layers, std::uint64_t every) {
@@ -96,7 +96,7 @@ Json scaling_of(Json rope) {
 
 bool is_plain_value(const Json& rope) {
   const Json& type = json_member(rope, "rope_type");
-  return type.is_null() || type == "default";
+  return type.is_null() || text_at(rope, "rope_type") == "default";
 }
 
 // DeepSeek-V4: plain for windows, stretched for compressed entries without an effect on magnitudes.

@@ -277,8 +277,8 @@ Json compressed_block(const WrittenModel& whole) {
 
 /// True if the arguments are those of integers with zero points.
 bool is_asymmetric(const Json& weights) {
-  const Json& type = json_member(weights, "type");
-  return (type.is_null() || type == "int") && json_member(weights, "symmetric") == false;
+  return (json_member(weights, "type").is_null() || text_at(weights, "type") == "int") &&
+         json_member(weights, "symmetric") == false;
 }
 
 ConfigForms forms_of_groups(const ModelConfig& config, const Json&,

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -75,7 +76,7 @@ bool chooses_cols(const GroupForm& form) {
 }
 
 bool has_group_size(const Json& strategy) {
-  return strategy == "group" || strategy == "tensor_group";
+  return strategy == std::string_view("group") || strategy == std::string_view("tensor_group");
 }
 
 Json weight_args(const GroupForm& form, const QuantizationGroup& group) {
@@ -132,8 +133,8 @@ std::string strategy_of(const Json& weights) {
 
 /// An order of columns that a table of them tells; others are the writer's affair.
 bool has_order_table(const Json& weights) {
-  const Json& order = json_member(weights, "actorder");
-  return order == "group" || order == "dynamic" || order == true;
+  const std::string order = text_at(weights, "actorder");
+  return order == "group" || order == "dynamic" || json_member(weights, "actorder") == true;
 }
 
 /// {0, 0} where it has no two numbers.

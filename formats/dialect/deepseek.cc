@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <set>
+#include <string_view>
 
 #include "formats/base/error.h"
 #include "formats/config/nested_config.h"
@@ -110,7 +111,8 @@ NativeBlock native_block(const WrittenModel& model) {
 }
 
 /// The kind of FP8 codes, and the word for it that engines know as well.
-constexpr const char *kCodeFormat = "fmt", *kE4m3 = "e4m3", *kLongE4m3 = "float8_e4m3fn";
+constexpr const char* kCodeFormat = "fmt";
+constexpr std::string_view kE4m3 = "e4m3", kLongE4m3 = "float8_e4m3fn";
 
 Json standard_block(const NativeBlock& native) {
   Json block = {{"activation_scheme", is_static(native) ? "static" : "dynamic"}};

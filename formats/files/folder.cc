@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -101,6 +102,7 @@ std::vector<fs::directory_entry> entries_below(const fs::path& folder) {
 fs::path resolved_path(const fs::path& path) {
   std::error_code failure;
   fs::path whole = fs::weakly_canonical(fs::absolute(path), failure);
+  if (failure == std::errc::not_enough_memory) throw std::bad_alloc();
   if (failure) whole = fs::absolute(path).lexically_normal();
   return whole.has_filename() ? whole : whole.parent_path();
 }

@@ -2,9 +2,11 @@
 
 #include <cerrno>
 #include <fstream>
+#include <new>
 #include <random>
 #include <span>
 #include <string>
+#include <system_error>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -38,6 +40,7 @@ bool is_model(const fs::path& folder) {
     has_config = has_config || name == "config.json" || name == "params.json";
     if (has_weights && has_config) return true;
   }
+  if (failure == std::errc::not_enough_memory) throw std::bad_alloc();
   return false;
 }
 
@@ -89,7 +92,7 @@ void write_absent_file(const fs::path& file, std::string_view text) {
     made.write_exact(std::as_bytes(std::span(text)), 0);
     made.sync();
     made.close();
-  } catch (const Error&) {
+  } catch (...) {
     folder.remove(file.filename());
     throw;
   }
@@ -117,7 +120,7 @@ void replace_file(const fs::path& file, std::string_view text) {
     if (const fs::file_status before = fs::status(target, ignored); fs::exists(before))
       fs::permissions(target.parent_path() / staged, before.permissions(), ignored);
     folder.rename(staged, folder, target.filename());
-  } catch (const Error&) {
+  } catch (...) {
     folder.remove(staged);
     throw;
   }

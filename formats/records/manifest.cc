@@ -131,7 +131,7 @@ RecordedError parse_error(const Json& json, std::string_view where) {
 }  // namespace
 
 bool Manifest::drops_mtp() const {
-  return recipe->is_object() && recipe->value("mtp", Json()) == "drop";
+  return text_at(*recipe, "mtp") == "drop";
 }
 
 std::vector<std::string> Manifest::allowed(std::string_view kind) const {

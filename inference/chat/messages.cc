@@ -56,7 +56,7 @@ void check_content(const Checked& message, const Json& content, std::string_view
   for (std::size_t i = 0; i < content.size(); ++i) {
     const Checked part(content[i], fmt::format("{}[{}]", path, i), where);
     part.require_string("type");
-    if (*part.find("type") == "text") part.require_string("text");
+    if (formats::text_at(content[i], "type") == "text") part.require_string("text");
   }
 }
 
@@ -165,7 +165,7 @@ std::string message_text(const Json& message, std::size_t index) {
   if (content->is_string()) return content->get<std::string>();
   std::string text;
   for (const Json& part : *content) {
-    if (part.at("type") != "text") {
+    if (formats::text_at(part, "type") != "text") {
       throw Error(ErrorCode::kUnsupported,
                   "messages[{}].content has a part of type '{}' (only text can be read)", index,
                   std::string_view(part.at("type").get_ref<const std::string&>())

@@ -114,7 +114,7 @@ std::optional<double> Parameters::real(std::string_view name, Limits limits) {
     if (said->is_null()) return 0;
   }
   // transformers 5 writes {"__float__": "Infinity"} for no limit.
-  const bool is_endless = formats::json_member(*said, "__float__") == "Infinity";
+  const bool is_endless = formats::text_at(*said, "__float__") == "Infinity";
   if (said->is_null() || is_endless) {
     if (at == std::string::npos) return std::nullopt;
     return literal(*value, std::string_view(text).substr(at + kDefault.size()));

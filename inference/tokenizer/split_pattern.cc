@@ -161,6 +161,7 @@ void SplitPattern::find_all(std::string_view text, TextWork& work,
         onig_search_with_param(compiled_->regex.get(), start, end, start + from, end,
                                scratch.region.get(), ONIG_OPTION_NONE, scratch.limits.get());
     if (found == ONIG_MISMATCH) return std::nullopt;
+    if (found == ONIGERR_MEMORY) throw std::bad_alloc();
     if (found < 0) {
       throw Error(ErrorCode::kLimit, "pattern {} cannot be searched in a text of {} bytes: {}",
                   quote_text(compiled_->source), text.size(), onig_message(found));

@@ -11,7 +11,7 @@
  * INGOT_CALLS=FILE: the counts are in this file, whatever the end of the process is, and a program that takes the place of
  * this one goes on with them: a row for each kind, 16 bytes of name and 8 of number.
  * INGOT_DISK=1: a file system in memory says that it is one on a disk, and is used as one.
- * A program that ends itself (abort), or reads where nothing is, says on stderr where: a line `abort: FILE+OFFSET NAME` for each function.
+ * A program that ends itself (abort) or is ended by the C library, or reads where nothing is, says on stderr where: a line `abort: FILE+OFFSET NAME` for each function.
  * INGOT_CLOCK=SECONDS: the clock of this host is as much ahead of all others, and of the file system's.
  * CALL: open, opendir (of a folder that is listed or synced), pread, pwrite, fsync, fsyncdir (of a directory), fdatasync, syncfs, fallocate, ftruncate,
  * link, rename, remove (of a file or a folder), mkdir, close, mmap, flock; malloc (each call that asks for memory). */
@@ -100,7 +100,10 @@ static int what_of(const char* name) {
 }
 
 __attribute__((constructor)) static void read_environment(void) {
+  void* frame[1];
+  backtrace(frame, 1); /* The first call loads a library, for which the heap has to be whole. */
   signal(SIGSEGV, end_here);
+  signal(SIGABRT, end_here); /* The C library's own ends do not call abort() below. */
   const char* file = getenv("INGOT_CALLS");
   if (file != NULL) {
     const long fd = syscall(SYS_openat, AT_FDCWD, file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);

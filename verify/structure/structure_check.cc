@@ -83,11 +83,17 @@ bool is_read(const std::string& path) {
   return std::find(kReadNames.begin(), kReadNames.end(), path) != kReadNames.end();
 }
 
+// True for errors and findings that are no fault of the output: it could not be read.
+bool is_of_reading(ErrorCode code) {
+  return code == ErrorCode::kIo || code == ErrorCode::kPermission || code == ErrorCode::kNoSpace;
+}
+
 // A member of a JSON file; null where there is no such file or member.
 formats::Json member_of_file(const std::filesystem::path& path, std::string_view key) {
   try {
     return formats::json_member(formats::read_json_file(path, formats::kMaxConfigBytes), key);
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    if (is_of_reading(error.code())) throw;
     return nullptr;
   }
 }
@@ -189,7 +195,8 @@ std::vector<LoadedDirectory> loaded_directories(const fs::path& output) {
 std::optional<Manifest> manifest_of(const fs::path& directory) {
   try {
     return formats::read_manifest(directory);
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    if (is_of_reading(error.code())) throw;
     return std::nullopt;
   }
 }
@@ -220,10 +227,21 @@ class StructureCheck {
     if (!manifest) manifest = manifest_of(directories.front().path);
     tensors(manifest);
     report_.findings = found_.take();
+    require_read();
     return std::move(report_);
   }
 
  private:
+  void require_read() const {
+    for (const Finding& finding : report_.findings) {
+      if (finding.severity != Severity::kError || !is_of_reading(finding.code)) continue;
+      throw Error(finding.code, finding.message)
+          .in_file(finding.file)
+          .in_tensor(finding.tensor)
+          .in_directory(output_.string());
+    }
+  }
+
   // A single rank would lack nearly everything: that is one fact.
   bool is_one_rank_of(const Checkpoint& model) {
     if (model.slicing() == nullptr || source_.model.slicing() != nullptr) return false;

@@ -45,8 +45,8 @@ struct StructureReport {
 /// ignore lists and description files describe the tensors rightly; MTP layers are there as
 /// promised; side files are the same bytes; replicas of slices are equal; the manifest's sizes and
 /// hashes hold; loaders accept it. Reads no weights but for hashes and replicas. An output of which
-/// opening fails gives findings as well, as far as its faults can be told apart; only a directory
-/// that cannot be read at all throws.
+/// opening fails gives findings as well, as far as its faults can be told apart. Throws kIo and
+/// kPermission for a folder or file that cannot be read, which no finding can judge.
 StructureReport check_structure(const ComparedCheckpoint& source, const check::Opened& output,
                                 const StructureOptions& options);
 /// Opens the output, and checks its structure as the function above does.

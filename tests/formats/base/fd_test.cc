@@ -1,5 +1,6 @@
 #include "formats/base/fd.h"
 
+#include <cerrno>
 #include <chrono>
 #include <new>
 
@@ -295,6 +296,10 @@ TEST_F(Folders, AreNamedWhereOneBelowCannotBeListed) {
 // A check that collects faults of files must not take it for one.
 TEST(AlignedBuffer, WithoutMemoryIsNoFaultOfAFile) {
   EXPECT_THROW(AlignedBuffer(std::size_t{1} << 62), std::bad_alloc);
+}
+
+TEST(SystemError, WithoutMemoryIsNoFaultOfAFile) {
+  EXPECT_THROW((void)system_error(ENOMEM, "list", "model"), std::bad_alloc);
 }
 
 }  // namespace
