@@ -25,10 +25,16 @@ inline float fold_lanes(DotLanes lanes) {
 
 /// Adds the products of `n` elements to the lanes, the first one to lane 0.
 inline void add_products(const float* a, const float* b, std::size_t n, DotLanes& lanes) {
-  for (std::size_t k = 0; k < n; ++k) {
-    const float product = a[k] * b[k];
-    lanes[k % kDotLanes] = lanes[k % kDotLanes] + product;
-  }
+  DotLanes sums = lanes;  // which nothing else can point to
+  std::size_t k = 0;
+  const auto add = [&](std::size_t lane) {
+    const float product = a[k + lane] * b[k + lane];
+    sums[lane] = sums[lane] + product;
+  };
+  for (; k + kDotLanes <= n; k += kDotLanes)
+    for (std::size_t lane = 0; lane < kDotLanes; ++lane) add(lane);
+  for (std::size_t lane = 0; k + lane < n; ++lane) add(lane);
+  lanes = sums;
 }
 
 /// x[i] = exp_f32(x[i] - shift), each added to lane i % kDotLanes: the rest of a softmax that fills

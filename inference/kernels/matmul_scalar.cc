@@ -35,11 +35,14 @@ void run_transposed(const TransposedTask& task, std::size_t begin, std::size_t e
   for (std::size_t m = 0; m < y.rows; ++m) {
     for (std::size_t c = begin; c < end; ++c) y.row(m)[c] = 0;
   }
+  std::vector<float> weights(end - begin);
   for (std::size_t j = 0; j < w.rows; ++j) {
-    for (std::size_t c = begin; c < end; ++c) {
-      const float weight = quantize::rounded_weight(value_at(w, j, c), rounding);
-      for (std::size_t m = 0; m < x.rows; ++m) {
-        const float product = x.row(m)[j] * weight;
+    decode_values(w, j, begin, end - begin, weights.data());
+    for (float& weight : weights) weight = quantize::rounded_weight(weight, rounding);
+    for (std::size_t m = 0; m < x.rows; ++m) {
+      const float factor = x.row(m)[j];
+      for (std::size_t c = begin; c < end; ++c) {
+        const float product = factor * weights[c - begin];
         y.row(m)[c] = y.row(m)[c] + product;
       }
     }

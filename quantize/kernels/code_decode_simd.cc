@@ -9,11 +9,15 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "formats/base/error.h"
+#include "formats/container/bfloat16.h"
+#include "formats/container/float16.h"
 #include "quantize/kernels/codes.h"
 #include "quantize/kernels/plain_cast.h"
 #include "quantize/scheme.h"
@@ -32,19 +36,34 @@ namespace HWY_NAMESPACE {
 #if INGOT_HAS_LANES
 namespace {
 
+/// True if there is a NaN among `n` E4M3 codes, which fill a vector at least.
+template <class D>
+HWY_INLINE bool has_nan_code(D d, const std::uint8_t* codes, std::size_t n) {
+  constexpr std::size_t kAtOnce = hn::MaxLanes(d);
+  const auto magnitudes = hn::Set(d, formats::kE4m3Nan);
+  const auto magnitudes_at = [&](std::size_t i)
+                                 HWY_ATTR { return hn::And(hn::LoadU(d, codes + i), magnitudes); };
+  // Two chains, each of which waits for itself only.
+  auto even = magnitudes_at(n - kAtOnce), odd = even;
+  std::size_t i = 0;
+  for (; i + 2 * kAtOnce <= n; i += 2 * kAtOnce) {
+    even = hn::Max(even, magnitudes_at(i));
+    odd = hn::Max(odd, magnitudes_at(i + kAtOnce));
+  }
+  if (i + kAtOnce <= n) odd = hn::Max(odd, magnitudes_at(i));
+  return !hn::AllFalse(d, hn::Eq(hn::Max(even, odd), magnitudes));
+}
+
 /// True if there is a NaN among `n` E4M3 codes.
 HWY_INLINE bool has_nan_code(const std::byte* codes, std::size_t n) {
-  constexpr hn::ScalableTag<std::uint8_t> kCodes;
-  constexpr std::size_t kAtOnce = hn::MaxLanes(kCodes);
+  constexpr hn::ScalableTag<std::uint8_t> kMost;
+  constexpr hn::FixedTag<std::uint8_t, 16> kSixteen;
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(codes);
-  const auto magnitudes = hn::Set(kCodes, formats::kE4m3Nan);
-  auto largest = hn::Zero(kCodes);
-  std::size_t i = 0;
-  for (; i + kAtOnce <= n; i += kAtOnce)
-    largest = hn::Max(largest, hn::And(hn::LoadU(kCodes, bytes + i), magnitudes));
-  bool found = !hn::AllFalse(kCodes, hn::Eq(largest, magnitudes));
-  for (; i < n; ++i) found = found || (bytes[i] & formats::kE4m3Nan) == formats::kE4m3Nan;
-  return found;
+  if (n >= hn::MaxLanes(kMost)) return has_nan_code(kMost, bytes, n);
+  if (n >= hn::MaxLanes(kSixteen)) return has_nan_code(kSixteen, bytes, n);
+  return std::any_of(bytes, bytes + n, [](std::uint8_t code) {
+    return (code & formats::kE4m3Nan) == formats::kE4m3Nan;
+  });
 }
 
 /// Puts the NaN codes of a row right, and counts them.
@@ -72,13 +91,16 @@ HWY_NOINLINE void decode_groups(const CodedMatrix& in, std::size_t row, float* o
   std::size_t place = in.block_of_col(0);
   for (std::size_t k = 0, end = in.group_end(0); k < in.cols; ++place) {
     const std::size_t begin = k;
-    const float scale = in.scale(first + place);
+    const float scale = decoder.scales.at(place);
     if (HWY_LIKELY(std::isfinite(scale) && fills_bytes(k) && decoder.begin(place))) {
-      for (; k + kAtOnce <= end; k += kAtOnce) {
+      // More codes than those of the group may be loaded, but none behind the row.
+      while (k + kDotLanes <= end && k + kAtOnce <= in.cols) {
         const auto loaded = decoder.load(shared, k);
         HWY_UNROLL(8)
-        for (std::size_t j = 0; j < Decoder::kVectors; ++j)
-          store_lanes(decoder.lanes(shared, loaded, j), out + k + j * kDotLanes);
+        for (std::size_t j = 0; j < Decoder::kVectors && k + kDotLanes <= end; ++j) {
+          store_lanes(decoder.lanes(shared, loaded, j), out + k);
+          k += kDotLanes;
+        }
       }
       for (; k + kDotLanes <= end; k += kDotLanes) store_lanes(decoder.sixteen(shared, k), out + k);
       // The last vector may overlap its predecessor: the same codes give the same values.
@@ -121,12 +143,18 @@ HWY_NOINLINE void decode_rows(const CodedMatrix& in, formats::MatrixView<float> 
   Decoder decoder;
   for (std::size_t r = 0; r < in.rows; ++r) {
     float* to = out.row(r);
-    const float* scales = in.scales.data() + in.first_group(r) + first_place;
-    if (HWY_UNLIKELY(!are_ordinary<Decoder>(scales, n_groups))) {
+    decoder.open(in, r);
+    if (HWY_UNLIKELY(cols < kDotLanes ||
+                     !are_ordinary<Decoder>(decoder.scales.values + first_place, n_groups))) {
       decode_groups<Code, Decoder>(in, r, to, faults);
       continue;
     }
-    decoder.open(in, r);
+    // The last sixteen columns come first, under the last scale: those of other groups are written
+    // again below.
+    if (cols % kDotLanes != 0) {
+      decoder.begin(first_place + n_groups - 1);
+      store_lanes(decoder.sixteen(shared, cols - kDotLanes), to + cols - kDotLanes);
+    }
     std::size_t k = 0;
     for (; k + kAtOnce <= cols; k += kAtOnce) {
       const auto loaded = decoder.load(shared, k);
@@ -140,7 +168,6 @@ HWY_NOINLINE void decode_rows(const CodedMatrix& in, formats::MatrixView<float> 
       decoder.begin((first_col + k) >> shift);
       store_lanes(decoder.sixteen(shared, k), to + k);
     }
-    for (; k < cols; ++k) to[k] = value_at(in, r, k);
     settle_nan_codes<Code>(in, r, to, faults);
   }
 }
@@ -206,10 +233,11 @@ void decode_ordered(const CodedMatrix& in, formats::MatrixView<float> out) {
   std::vector<float> values(kCodes * in.scale_cols);
   for (std::size_t r = 0; r < in.rows; ++r) {
     const std::size_t first = in.first_group(r);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const std::size_t group = first + i / kCodes;
-      values[i] = scaled(Int4::value(static_cast<std::uint8_t>(i % kCodes), in.zero(group)),
-                         in.scale(group));
+    for (std::size_t place = 0; place < in.scale_cols; ++place) {
+      const float scale = in.scale(first + place);
+      const std::uint8_t zero = in.zero(first + place);
+      for (std::uint8_t code = 0; code < kCodes; ++code)
+        values[kCodes * place + code] = scaled(Int4::value(code, zero), scale);
     }
     const std::byte* codes = in.row(r);
     float* row = out.row(r);
@@ -230,28 +258,47 @@ bool has_codes(const CodedMatrix& in, formats::MatrixView<float> out) {
 
 }  // namespace
 
+void decode_values(const CodedMatrix& m, std::size_t r, std::size_t c, std::size_t n, float* out) {
+  const std::byte* codes = m.row(r);
+  const auto numbers = [&](auto bits, const auto& value) {
+    for (std::size_t i = 0; i < n; ++i) {
+      std::memcpy(&bits, codes + (c + i) * sizeof bits, sizeof bits);
+      out[i] = value(bits);
+    }
+  };
+  if (m.scheme == formats::SchemeId::kBf16)
+    return numbers(std::uint16_t{}, formats::float_from_bf16);
+  if (m.scheme == formats::SchemeId::kF16) return numbers(std::uint16_t{}, formats::float_from_f16);
+  if (m.scheme == formats::SchemeId::kF32) return numbers(0.0F, [](float value) { return value; });
+  with_code<ReadCodes>(formats::scheme_facts(m.scheme).code, [&](auto code) {
+    const std::size_t first = m.first_group(r), end = c + n;
+    const auto decode_group = [&](std::size_t group, std::size_t from, std::size_t to) {
+      const float scale = m.scale(group);
+      const std::uint8_t zero = m.zero(group);
+      for (std::size_t k = from; k < to; ++k)
+        out[k - c] = scaled(code.value(code_at<code.kBits>(codes, k), zero), scale);
+    };
+    if (!m.group_order.empty()) {
+      for (std::size_t k = c; k < end; ++k)
+        decode_group(first + m.group_order[static_cast<std::size_t>(m.first_col) + k], k, k + 1);
+      return;
+    }
+    std::size_t group = first + m.block_of_col(c);
+    for (std::size_t k = c, next = m.group_end(c); k < end; ++group) {
+      decode_group(group, k, std::min(next, end));
+      k = std::exchange(next, m.whole_group_end(next));
+    }
+  });
+}
+
 DecodeFaults scalar::decode(const CodedMatrix& in, formats::MatrixView<float> out) {
   DecodeFaults faults;
   if (!has_codes(in, out)) return faults;
-  const formats::CodeKind kind = formats::scheme_facts(in.scheme).code;
-  if (kind == formats::CodeKind::kPlain || !in.group_order.empty()) {
-    for (std::size_t r = 0; r < in.rows; ++r)
-      for (std::size_t c = 0; c < in.cols; ++c) out.row(r)[c] = value_at(in, r, c);
-    return faults;
+  const bool is_e4m3 = formats::scheme_facts(in.scheme).code == formats::CodeKind::kE4m3;
+  for (std::size_t r = 0; r < in.rows; ++r) {
+    decode_values(in, r, 0, in.cols, out.row(r));
+    if (is_e4m3) count_nan_codes(in.row(r), in.cols, r * in.cols, faults);
   }
-  with_code<ReadCodes>(kind, [&](auto code) {
-    for_each_piece(in, [&](std::size_t r, std::size_t begin, std::size_t end, std::size_t group) {
-      const std::byte* codes = in.row(r);
-      const float scale = in.scale(group);
-      const std::uint8_t zero = in.zero(group);
-      for (std::size_t c = begin; c < end; ++c) {
-        const float value = code.value(code_at<code.kBits>(codes, c), zero);
-        out.row(r)[c] = scaled(value, scale);
-        if (code.kKind != formats::CodeKind::kE4m3 || !std::isnan(value)) continue;
-        if (faults.nan_codes++ == 0) faults.first_nan = r * in.cols + c;
-      }
-    });
-  });
   return faults;
 }
 

@@ -147,8 +147,11 @@ struct E4m3Values {
     Lanes out;
     HWY_UNROLL(4)
     for (std::size_t p = 0; p < kParts; ++p) {
-      const Words code = hn::PromoteTo(kWords, hn::LoadU(kByteCodes, codes + p * kVectorLanes));
-      const Words moved = hn::ShiftLeft<20>(hn::And(code, hn::Set(kWords, 0x7F)));
+      const auto* bytes = reinterpret_cast<const std::int8_t*>(codes) + p * kVectorLanes;
+      // The sign is in bits 7 to 31.
+      const Words code =
+          hn::BitCast(kWords, hn::PromoteTo(kIntegers, hn::LoadU(kSignedCodes, bytes)));
+      const Words moved = hn::And(hn::ShiftLeft<20>(code), hn::Set(kWords, 0x7FU << 20));
       const Floats normal = hn::BitCast(kFloats, hn::Add(moved, hn::Set(kWords, 120U << 23)));
       // One exponent up, less its power of two: below `normal` for subnormal codes only.
       const Floats tiny = hn::Sub(hn::Add(normal, normal), hn::Set(kFloats, 0x1p-6F));
@@ -157,7 +160,7 @@ struct E4m3Values {
         const Floats nan = hn::BitCast(kFloats, hn::Set(kWords, 0x7FC00000U));
         magnitude = hn::IfThenElse(hn::Eq(normal, hn::Set(kFloats, 480.0F)), nan, magnitude);
       }
-      const Words sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(kWords, 0x80)));
+      const Words sign = hn::And(code, hn::Set(kWords, 0x80000000U));
       out.part[p] = hn::Or(magnitude, hn::BitCast(kFloats, sign));
     }
     return out;
@@ -208,9 +211,8 @@ struct NoDecoder : PlainDecoder<NoDecoder, 4> {
 HWY_INLINE Lanes twin_lanes(const CodedMatrix& w, std::size_t row, std::size_t col, std::size_t n,
                             WeightRounding rounding) {
   alignas(64) std::array<float, kDotLanes> values{};
-  for (std::size_t i = 0; i < n; ++i) {
-    values[i] = rounded_weight(value_at(w, row, col + i), rounding);
-  }
+  decode_values(w, row, col, n, values.data());
+  for (float& value : values) value = rounded_weight(value, rounding);
   return load_lanes(values.data());
 }
 

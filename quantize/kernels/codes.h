@@ -10,11 +10,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <tuple>
 
-#include "formats/container/bfloat16.h"
-#include "formats/container/float16.h"
 #include "formats/container/float8.h"
 #include "formats/container/other_float8.h"
 #include "quantize/coded_matrix.h"
@@ -80,8 +77,8 @@ struct E2m1 {
   static constexpr float kLargest = 6;
   /// Code 8 is -0.
   static constexpr float value(std::uint8_t code, std::uint8_t /*zero*/ = 0) {
-    const float magnitude = kE2m1Magnitudes[code & 7U];
-    return (code & 8U) != 0 ? -magnitude : magnitude;
+    const auto magnitude = std::bit_cast<std::uint32_t>(kE2m1Magnitudes[code & 7U]);
+    return std::bit_cast<float>(magnitude | (code & 8U) << 28);
   }
   /// Negative values that round to zero become code 8, -0 becomes code 0.
   static std::uint8_t nearest(float value, float quotient) {
@@ -217,32 +214,21 @@ inline float scaled(float code, float scale) {
   return std::bit_cast<float>(0x7FC00000U | (std::bit_cast<std::uint32_t>(code) & 0x80000000U));
 }
 
-/// The value of element (r, c) of a run.
-inline float value_at(const CodedMatrix& m, std::size_t r, std::size_t c) {
-  const std::byte* codes = m.row(r);
-  const auto number = [&](auto bits) {
-    std::memcpy(&bits, codes + c * sizeof bits, sizeof bits);
-    return bits;
-  };
-  if (m.scheme == formats::SchemeId::kBf16)
-    return formats::float_from_bf16(number(std::uint16_t{}));
-  if (m.scheme == formats::SchemeId::kF16) return formats::float_from_f16(number(std::uint16_t{}));
-  if (m.scheme == formats::SchemeId::kF32) return number(0.0F);
-  float value = 0;
-  with_code<ReadCodes>(formats::scheme_facts(m.scheme).code, [&](auto code) {
-    const std::size_t group = m.group(r, c);
-    value = scaled(code.value(code_at<code.kBits>(codes, c), m.zero(group)), m.scale(group));
-  });
-  return value;
-}
+/// Decodes columns [c, c + n) of row `r` of a run.
+void decode_values(const CodedMatrix& m, std::size_t r, std::size_t c, std::size_t n, float* out);
 
 /// Adds the NaN codes among `n` E4M3 codes, the first of which is element `position` of the run.
 inline void count_nan_codes(const std::byte* codes, std::size_t n, std::size_t position,
                             DecodeFaults& faults) {
-  for (std::size_t i = 0; i < n; ++i) {
-    if ((std::to_integer<std::uint8_t>(codes[i]) & 0x7FU) != formats::kE4m3Nan) continue;
-    if (faults.nan_codes++ == 0) faults.first_nan = position + i;
-  }
+  const auto is_nan = [](std::byte code) {
+    return (std::to_integer<std::uint8_t>(code) & 0x7FU) == formats::kE4m3Nan;
+  };
+  const auto n_found = static_cast<std::uint64_t>(std::count_if(codes, codes + n, is_nan));
+  if (n_found == 0) return;
+  if (faults.nan_codes == 0)
+    faults.first_nan =
+        position + static_cast<std::size_t>(std::find_if(codes, codes + n, is_nan) - codes);
+  faults.nan_codes += n_found;
 }
 
 }  // namespace ingot::quantize

@@ -212,6 +212,7 @@ struct Nibbles {
     if constexpr (Code::kHasZero) {
       alignas(16) std::array<std::uint8_t, 16> codes;
       hn::Store(code, kBytes128, codes.data());
+      HWY_UNROLL(4)
       for (std::size_t p = 0; p < kParts; ++p) {
         const auto wide =
             hn::PromoteTo(kIntegers, hn::LoadU(kByteCodes, codes.data() + p * kVectorLanes));
@@ -228,6 +229,7 @@ struct Nibbles {
     alignas(32) std::array<std::uint16_t, 16> words;
     hn::Store(first, kHalves128, words.data());
     hn::Store(second, kHalves128, words.data() + 8);
+    HWY_UNROLL(4)
     for (std::size_t p = 0; p < kParts; ++p) {
       const Words wide = hn::PromoteTo(kWords, hn::LoadU(kHalfWords, &words[p * kVectorLanes]));
       out.part[p] = hn::BitCast(kFloats, hn::ShiftLeft<16>(wide));
@@ -264,7 +266,8 @@ struct E2m1Decoder : E2m1Row {
     return sixteen(shared, k + j * kDotLanes);
   }
   HWY_INLINE Lanes sixteen(const Shared& shared, std::size_t k) const {
-    const float scale = ingot::quantize::one_nan(scale_values[groups[k >> kGroupShift]]);
+    const float value = scale_values[groups[k >> kGroupShift]];
+    const float scale = kRound ? ingot::quantize::one_nan(value) : value;
     return maybe_rounded<kRound>(
         scaled_lanes(shared.codes.values(codes + k / 2), hn::Set(kFloats, scale)));
   }
