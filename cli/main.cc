@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <functional>
@@ -21,6 +22,7 @@
 #include "cli/terminal/session.h"
 #include "cli/terminal/standard_output.h"
 #include "cli/terminal/terminal.h"
+#include "engines/serving.h"
 #include "formats/base/error.h"
 #include "formats/base/printable.h"
 #include "formats/text/spelling.h"
@@ -31,11 +33,12 @@ namespace {
 
 // Facts about the call that are known before anything can fail.
 struct Call {
-  std::string command;  ///< first word that is no option; empty when there is none
+  std::string command;             ///< first word that is no option; empty when there is none
+  std::vector<std::string> words;  ///< all, from the program's name on
 };
 
 Call first_look(int argc, char** argv) {
-  Call call;
+  Call call{.words = {argv, argv + argc}};
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
     if (word == "--") break;
@@ -72,17 +75,22 @@ int report(const Error& error) {
   return kExitTrouble;
 }
 
-// Where the command has that option, and the message does not say so already.
-void tell_of_resume(const Call& call, const Error& error) {
+// The whole command that goes on with the job, where there is one.
+void tell_of_resume(const Call& call) {
   const Command* command = find_command(call.command);
-  if (command != nullptr && command->resumes &&
-      std::string_view(error.what()).find("--resume") == std::string_view::npos)
-    std::cerr << "continue with the same command and --resume\n";
+  if (command == nullptr || !command->continued_by) return;
+  std::vector<std::string> words = call.words;
+  const auto end = std::ranges::find(words, "--");
+  const std::string option(*command->continued_by);
+  if (!option.empty() && std::find(words.begin(), end, option) == end) words.insert(end, option);
+  std::cerr << "continue with\n ";
+  for (const std::string& word : words) std::cerr << " " << engines::shell_word(word);
+  std::cerr << "\n";
 }
 
 int report_interrupted(const Call& call, const Error& error) {
   report(error);
-  tell_of_resume(call, error);
+  tell_of_resume(call);
   std::cout.flush();
   if (const int number = stop_signal(); number != 0) {
     // Die of the signal, so that a shell loop around us stops as well.
@@ -122,7 +130,7 @@ int guarded(int argc, char** argv) {
     // A disk that became full while something was written.
     if (error.code() == ErrorCode::kNoSpace &&
         error.message().find("run again") != std::string::npos)
-      tell_of_resume(call, error);
+      tell_of_resume(call);
     return code;
   } catch (...) {
     return report(library::current_error());

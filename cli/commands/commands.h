@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,7 +28,8 @@ struct Command {
   std::function<int()> (*declare)(FlagTable& table);
   /// Options that -h shows, ten at most; --help shows all. Empty: all are few.
   std::string_view main_options = {};
-  bool resumes = false;  ///< true: it has --resume
+  /// The option that continues a stopped job, empty where the same command does; nullopt: none.
+  std::optional<std::string_view> continued_by = {};
 };
 
 /// Every subcommand, in the order of --help; a new one is one file and one line in commands.cc.
