@@ -537,7 +537,7 @@ void deny_by_belief(std::string tensor, const std::string& stored, const Reading
   verdict.reason =
       reading.is_refused()
           ? fmt::format("it is {}, and its config is refused: {}", stored, reading.because)
-          : fmt::format("it is {}, and believed {} by {}", stored, reading.scheme, reading.because);
+          : fmt::format("it is {}, and read as {} by {}", stored, reading.scheme, reading.because);
 }
 
 }  // namespace
@@ -563,7 +563,7 @@ void deny_by_beliefs(std::span<const BelievedModules> modules, EngineVerdict& ve
   }
   if (verdict.loads && of_draft != nullptr)
     verdict.notes.push_back(
-        fmt::format("no draft model for speculative decoding: '{}' is {}, and believed {} by {}",
+        fmt::format("no draft model for speculative decoding: '{}' is {}, and read as {} by {}",
                     of_draft->name, of_draft->stored, of_draft->believed, of_draft->because));
 }
 

@@ -27,7 +27,7 @@ struct CalibrateFlags : CalibrationFlags {
 };
 
 std::string report_text(const CalibrateFlags& flags, const CalibrationReport& report) {
-  std::string text = fmt::format("{}: inputs of {} modules over {} tokens in {} window{}\n",
+  std::string text = fmt::format("{}: inputs of {} modules over {} tokens in {} context window{}\n",
                                  flags.out, count_text(report.modules), count_text(report.tokens),
                                  count_text(report.documents), report.documents == 1 ? "" : "s");
   for (const verify::UnvisitedExperts& unvisited : report.unvisited) {

@@ -38,7 +38,7 @@ std::vector<verify::Prompt> read_documents(const CalibrationFlags& flags,
   std::vector<verify::Prompt> windows =
       verify::read_documents(flags.text, source, *tokenizer, &n_documents);
   if (windows.size() > n_documents) {
-    notes() << fmt::format("note: {} document{} read in {} windows of the model's context\n",
+    notes() << fmt::format("note: {} document{} read in {} context windows\n",
                            count_text(n_documents), n_documents == 1 ? "" : "s",
                            count_text(windows.size()));
   }

@@ -253,6 +253,11 @@ std::string text_of(Section section, bool is_whole) {
 
 }  // namespace
 
+std::string action_word(std::string_view action) {
+  // Codes that stay, in parts of another name or shape.
+  return action == convert::action_name(Action::kRewrap) ? "repack" : std::string(action);
+}
+
 std::string dry_run_text(const DryRun& run, bool is_whole) {
   const Plan& plan = run.plan;
   Section section;
@@ -262,13 +267,15 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
   line("plan for", fmt::format("{} ({}, {} dialect) into dialect {}",
                                plan.source.directory().string(), plan.source.family().name,
                                plan.source.dialect().name, plan.target.dialect->name));
-  section.add(table_of(change_rows(plan),
-                       {{"action"}, {"from"}, {"to"}, {"tensors"}, {"bytes out", "bytes_out"}}));
+  const auto action = [](const Json& name) { return action_word(name.get<std::string>()); };
   section.add(table_of(
-      exactness_rows(plan),
-      {{"every value is held", "held"}, {"from"}, {"to"}, {"roles", "roles", [](const Json& roles) {
-                                                             return first_of(roles, 5);
-                                                           }}}));
+      change_rows(plan),
+      {{"action", "action", action}, {"from"}, {"to"}, {"tensors"}, {"bytes out", "bytes_out"}}));
+  section.add(
+      table_of(exactness_rows(plan),
+               {{"values", "held"}, {"from"}, {"to"}, {"roles", "roles", [](const Json& roles) {
+                                                         return first_of(roles, 5);
+                                                       }}}));
   line("output",
        fmt::format("{} bytes in {} weights file(s) ({}), exact", count_text(plan.sizes.bytes_out),
                    plan.n_members_here(), bytes_text(plan.sizes.bytes_out)));
@@ -278,13 +285,13 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
                      convert::text_of(*plan.options.part), plan.n_members_here(), plan.n_members));
   }
   for (Block& block : slicing_blocks(plan)) section.add(std::move(block));
-  if (plan.recipe.to) line("as asked", as_asked_text(plan));
+  if (plan.recipe.to) line("--to", as_asked_text(plan));
   line("reads", fmt::format("{} bytes ({})", count_text(plan.sizes.bytes_in),
                             bytes_text(plan.sizes.bytes_in)));
   if (plan.counts.demoted > 0) {
     const std::vector<std::string> names = demoted_tensors(plan);
     line(
-        "demoted",
+        "to BF16",
         fmt::format("{} quantized tensors that no rule selects become BF16: dialect {} cannot hold "
                     "their scheme together with the others ({}{})",
                     count_text(plan.counts.demoted), plan.target.dialect->name, names.front(),
@@ -299,7 +306,7 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
                      count_text(memory.n_read_twice), bytes_text(memory.bytes_read_twice)));
   }
   line("peak memory",
-       fmt::format("{} ({} tables and program, {} workers with {}, {} windows of {})",
+       fmt::format("{} ({} tables and program, {} threads with {}, {} write buffers of {})",
                    bytes_text(memory.peak()), bytes_text(memory.fixed_bytes), memory.threads,
                    bytes_text(memory.worker_bytes), memory.n_windows,
                    bytes_text(memory.window_bytes)));
@@ -412,7 +419,7 @@ std::string report_text(const Plan& plan, const ExecuteReport& report, const std
   const auto count = [&](std::string_view action, std::uint64_t n, bool is_told) {
     if (is_told) done += fmt::format("{}{} {}", done.empty() ? "" : ", ", action, count_text(n));
   };
-  count("rewrapped", plan.counts.rewrapped, plan.counts.rewrapped > 0);
+  count("repacked", plan.counts.rewrapped, plan.counts.rewrapped > 0);
   count("quantized", plan.counts.quantized, plan.counts.quantized > 0);
   count("cast", plan.counts.cast, true);
   count("copied", plan.counts.copied, true);
@@ -432,8 +439,9 @@ std::string report_text(const Plan& plan, const ExecuteReport& report, const std
   }
   if (plan.counts.searched > 0) lines.push_back("importance: " + importance_text(plan));
   if (report.tensors_redone > 0) {
-    lines.push_back(fmt::format("{} journalled tensors had not survived and were done again",
-                                report.tensors_redone));
+    lines.push_back(
+        fmt::format("{} tensors of the earlier run were not whole on disk and were made again",
+                    report.tensors_redone));
   }
   for (auto line = lines.rbegin(); line != lines.rend(); ++line)
     section.blocks.insert(section.blocks.begin(), Paragraph{std::move(*line)});

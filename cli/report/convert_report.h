@@ -24,6 +24,9 @@ struct DryRun {
 inline constexpr std::string_view kAlreadyFinished =
     "already finished: the output is this conversion of this source";
 
+/// The word for an action of a plan (convert::action_name()) in a report for people.
+std::string action_word(std::string_view action);
+
 /// At most kScreenLines lines, unless it `is_whole`.
 std::string dry_run_text(const DryRun& dry_run, bool is_whole);
 formats::Json dry_run_json(const DryRun& dry_run);

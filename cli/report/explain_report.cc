@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/report/convert_report.h"
 #include "convert/plan/passes.h"
 #include "formats/base/printable.h"
 #include "formats/json/json.h"
@@ -82,7 +83,7 @@ std::string explain_text(const Json& explained) {
       "{}\n  role    {}\n  shape   {}\n  rule    {}\n  action  {} ({} to {})\n",
       words(explained["tensor"]), words(explained["role"]), shape(explained),
       explained["rule"].is_null() ? "none: untouched means untouched" : words(explained["rule"]),
-      words(explained["action"]), words(explained["from"]), words(explained["to"]));
+      action_word(words(explained["action"])), words(explained["from"]), words(explained["to"]));
   for (const Json& row : explained["reads"]) text += "  from    " + place(row);
   for (const Json& row : explained["writes"]) {
     text += "  into    " + place(row);

@@ -100,9 +100,11 @@ std::string files_text(const Checkpoint& checkpoint, const AsStored& as_stored) 
   }
   for (Json& side : library::side_file_rows(checkpoint)) rows.push_back(std::move(side));
   const auto tensors = [](const Json& n) { return n.is_null() ? "" : count_text(n) + " tensors"; };
-  return text +
-         table_text(table_of(rows, {{"", "name"}, {number(""), "tensors", tensors}, {"", "bytes"}}),
-                    report_width());
+  const auto bytes = [](const Json& n) { return n.is_null() ? "" : count_text(n) + " bytes"; };
+  return text + table_text(table_of(rows, {{"", "name"},
+                                           {number(""), "tensors", tensors},
+                                           {number(""), "bytes", bytes}}),
+                           report_width());
 }
 
 std::string quantization_text(const Checkpoint& checkpoint, const Summary& summary) {

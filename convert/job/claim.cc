@@ -276,7 +276,7 @@ Claim Claim::take_as(const OutputPaths& paths, const RunName& run,
     require_alone(paths, run, part, renewal);
     return claim;
   }
-  throw Error(ErrorCode::kExists, "other runs start and end here all the time (run again)")
+  throw Error(ErrorCode::kExists, "other runs keep starting here (run again later)")
       .in_file(paths.output.string());
 }
 

@@ -140,7 +140,7 @@ void with_probe(const fs::path& folder, const Look& look) {
     if (fs::remove(folder / name, failure)) return;
     if (failure) throw system_error(failure.value(), "remove", (folder / name).string());
   }
-  throw Error(ErrorCode::kExists, "other runs start here all the time (run again)")
+  throw Error(ErrorCode::kExists, "other runs keep starting here (run again later)")
       .in_file(folder.string());
 }
 

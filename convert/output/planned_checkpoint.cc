@@ -310,7 +310,7 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
     if (result.warnings.size() >= kMaxWarnings) return;
     Finding& warning = result.warnings.emplace_back(finding);
     warning.severity = check::Severity::kWarning;
-    if (is_inherited) warning.message += " (so it was in the source)";
+    if (is_inherited) warning.message += " (as in the source)";
   };
   std::set<std::string_view> reported;  // rules that the whole breaks
   for (const std::optional<std::uint32_t> rank : typical_views(plan)) {

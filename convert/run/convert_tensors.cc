@@ -247,7 +247,7 @@ TensorRunReport convert_tensors(const TensorRun& run) {
   }
   writer.finish();
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-  run.log(fmt::format("{} windows of {} bytes, {} written in pieces", run.memory.n_windows,
+  run.log(fmt::format("{} write buffers of {} bytes, {} written in pieces", run.memory.n_windows,
                       run.memory.window_bytes, writer.windows_spilled()));
   return {.read = report_of(context.times.read),
           .compute = report_of(context.times.compute),

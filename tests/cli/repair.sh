@@ -127,7 +127,7 @@ cp -r "$work/lists" "$work/renamed"
 python3 "$here/edit_checkpoint.py" "$work/renamed" '
 for name in [n for n in t if n.endswith("o_proj.weight_scale")]:
     t[name + "_inv"] = t.pop(name)'
-expect 0 "rewrapped 3" "$ingot" repair "$work/renamed" "$work/called"
+expect 0 "repacked 3" "$ingot" repair "$work/renamed" "$work/called"
 expect 0 "0 errors, 0 warnings" "$ingot" check "$work/called"
 
 # Global scales apart: by a power of two nothing is lost, else as much as is said.
@@ -204,7 +204,7 @@ for name in [n for n in t if n.endswith("o_proj.input_scale") or ".experts." in 
     put(name.replace("input_scale", "activation_scale"), *t.pop(name))
 for name in [n for n in t if n.endswith("weight_packed") and ".experts.0." in n]:
     put(name.replace("weight_packed", "weight"), *t.pop(name))'
-  expect 0 "rewrapped" "$ingot" repair "$work/$name-renamed" "$work/$name-called"
+  expect 0 "repacked" "$ingot" repair "$work/$name-renamed" "$work/$name-called"
   inputs "$work/$name-called" | cmp -s - "$work/wanted" || fail "$name: renamed parts change scales of activations"
   expect 0 "0 errors" "$ingot" check "$work/$name-called"
   python3 "$here/edit_checkpoint.py" "$work/$name" 'c.pop("quantization_config")'
@@ -231,7 +231,7 @@ for name in [n for n in t if n.endswith("weight_scale") and ".experts." in n]:
     dtype, shape, data = t[name]
     t[name] = (dtype, shape[:1], data)'
 expect 2 "ct.scale-shape" "$ingot" check "$work/flat"
-expect 0 "rewrapped" "$ingot" repair "$work/flat" "$work/tall"
+expect 0 "repacked" "$ingot" repair "$work/flat" "$work/tall"
 expect 0 "0 errors, 0 warnings" "$ingot" check "$work/tall" --deep
 expect 0 "PASS" "$ingot" verify "$example" "$work/tall" --levels weights
 

@@ -181,7 +181,7 @@ std::string perplexity_line(const TextReport& text) {
   line += fmt::format(" on {} tokens of {} documents", count_text(output.tokens),
                       count_text(text.documents));
   if (text.documents < output.documents)
-    line += fmt::format(" in {} windows of the context", count_text(output.documents));
+    line += fmt::format(" in {} context windows", count_text(output.documents));
   return line;
 }
 

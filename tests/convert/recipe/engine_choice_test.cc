@@ -198,7 +198,7 @@ TEST(ForAnEngine, RefusesWhatItWouldTakeForAnotherScheme) {
   };
   EXPECT_TRUE(load(SchemeId::kFp8Channel, "role:experts=int4"));
   EXPECT_TRUE(load(SchemeId::kFp8Channel, "role:experts=bf16"));
-  expect_error(ErrorCode::kUnsupported, {"transformers", "is plain, and believed mxfp4", "--rule"},
+  expect_error(ErrorCode::kUnsupported, {"transformers", "is plain, and read as mxfp4", "--rule"},
                [&] { load(SchemeId::kMxfp4, "role:experts=bf16"); });
 }
 
