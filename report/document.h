@@ -97,9 +97,10 @@ struct Document {
   std::string made_by = {};
 };
 
-/// Lines for a terminal, printable, tables as table_text() writes them for `width`. When there are
-/// more than `max_lines`, the longest tables and lists show their first rows and how many are left;
-/// 0: no limit. With a width, which is a screen's, the verdict is also the last line.
+/// Lines for a terminal, printable, of `width` columns (0: any): tables by table_text(), all else
+/// by wrapped_text(). When there are more than `max_lines`, the longest tables and lists show their
+/// first rows and how many are left; 0: no limit. With a width, which is a screen's, the verdict is
+/// also the last line.
 std::string write_text(const Document& document, std::size_t max_lines, std::size_t width = 0);
 /// Markdown in which no text is read as markup.
 std::string write_markdown(const Document& document);

@@ -40,12 +40,14 @@ std::string remark_line(const Remark& remark) {
 std::string text_of(const Shown& shown) {
   std::string text;
   if (const auto* paragraph = std::get_if<Paragraph>(shown.block)) {
-    return (paragraph->is_note ? "  " : "") + printable_lines(paragraph->text) + "\n";
+    return wrapped_text((paragraph->is_note ? "  " : "") + printable_lines(paragraph->text) + "\n",
+                        shown.width);
   }
   if (const auto* table = std::get_if<Table>(shown.block)) {
     text = table_text(*table, shown.width, shown.rows);
   } else if (const auto* remarks = std::get_if<Remarks>(shown.block)) {
-    for (std::size_t i = 0; i < shown.rows; ++i) text += remark_line((*remarks)[i]);
+    for (std::size_t i = 0; i < shown.rows; ++i)
+      text += wrapped_text(remark_line((*remarks)[i]), shown.width);
   }
   if (const std::size_t left = size_of(*shown.block) - shown.rows; left > 0)
     text += fmt::format("  ... {} more (--worst N or --json)\n", count_text(left));

@@ -29,7 +29,9 @@ using formats::Json;
 
 namespace {
 
-using CheckFlags = library::CheckOptions;
+struct CheckFlags : library::CheckOptions {
+  bool modules = false;
+};
 
 std::uint64_t count(const CheckResult& result, Severity severity) {
   return check::count_findings(result.findings, severity);
@@ -73,7 +75,7 @@ std::string result_text(const CheckResult& result) {
 }
 
 std::string modules_text(const engines::EngineView& view) {
-  const auto believed = [](const Json& row) {
+  const auto read_as = [](const Json& row) {
     return row["believed"].get<std::string>() + (row["agrees"] == true ? "" : " !");
   };
   const auto joined = [](const Json& name) {
@@ -83,7 +85,7 @@ std::string modules_text(const engines::EngineView& view) {
                              {{"linear layers", "name"},
                               {"n", "count"},
                               {"stored"},
-                              {"believed", "", believed},
+                              {"read as", "", read_as},
                               {"by", "because"},
                               {"joined to", "joined", joined}}),
                     report_width());
@@ -100,8 +102,8 @@ std::string unread_text(const check::Unread& unread) {
       bytes_text(unread.n_bytes));
 }
 
-// The verdict and its reason, all findings, and how the engine builds each layer.
-std::string engine_text(const library::Checked& checked) {
+// The verdict and its reason, all findings, and with --modules how the engine builds each layer.
+std::string engine_text(const library::Checked& checked, bool with_modules) {
   const engines::EngineVerdict& verdict = *checked.verdict;
   const bool is_seen = verdict.loads && engines::is_known(verdict.evidence);
   const char* words = is_seen         ? "loads this checkpoint"
@@ -124,7 +126,8 @@ std::string engine_text(const library::Checked& checked) {
             : "");
   }
   for (const std::string& note : verdict.notes) text += note + "\n";
-  return text + result_text(checked.result) + (checked.view ? modules_text(*checked.view) : "");
+  return text + result_text(checked.result) +
+         (with_modules && checked.view ? modules_text(*checked.view) : "");
 }
 
 std::string rates_text(const check::ReadingRates& rates) {
@@ -142,7 +145,7 @@ int run_check_command(const CheckFlags& flags) {
   const bool is_of_engine = checked.engine != nullptr;
   answer().add(library::check_json(flags, checked));
   if (!answer().is_json) {
-    out() << (is_of_engine ? engine_text(checked) : result_text(checked.result));
+    out() << (is_of_engine ? engine_text(checked, flags.modules) : result_text(checked.result));
     if (checked.rates) out() << rates_text(*checked.rates);
   }
   if (is_of_engine) return checked.loads() ? kExitDone : kExitBelowThreshold;
@@ -159,19 +162,21 @@ std::function<int()> declare_check(FlagTable& table) {
                       ".safetensors file",
                       ValueKind::kCheckpointOrFile)});
   library::declare_check_options(table, *flags);
-  table.add(FlagGroup::kReport, {json_flag(&answer().is_json)});
+  table.add(FlagGroup::kReport, {{"--modules",
+                                  &flags->modules,
+                                  "how the engine reads each linear layer, and by which entry",
+                                  {.needs = "--engine", .is_for_people = true}},
+                                 json_flag(&answer().is_json)});
   table.footer =
       "Examples:\n"
-      "  ingot check DeepSeek-V3.2                                        structure, completeness, "
-      "loader rules\n"
-      "  ingot check DeepSeek-V3.2-bf16 --deep                            and every weight\n"
-      "  ingot check DeepSeek-V3.2 --source-of DeepSeek-V3.2-bf16         is this its "
-      "source?\n"
-      "  ingot check DeepSeek-V3.2-NVFP4 --engine vllm                    whether vLLM loads "
-      "it\n"
+      "  ingot check DeepSeek-V3.2                   structure, completeness, loader rules\n"
+      "  ingot check DeepSeek-V3.2-bf16 --deep       and every weight\n"
+      "  ingot check DeepSeek-V3.2 --source-of OUT   is this its source?\n"
+      "  ingot check OUT --engine vllm               whether vLLM loads it\n"
+      "  ingot check OUT --engine vllm --modules     and how it reads each linear layer\n"
       "Exit code 2 when a finding is an error, 0 when there are only warnings or none. With "
       "--engine "
-      "1 if it would\nload wrongly, or not at all.";
+      "1 if it would load wrongly, or not at all.";
   return [flags] { return run_check_command(*flags); };
 }
 

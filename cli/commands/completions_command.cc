@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands/commands.h"
+#include "cli/terminal/output_guard.h"
 #include "library/options/flag_table.h"
 
 namespace ingot::cli {
@@ -318,7 +319,7 @@ std::function<int()> declare_completions(FlagTable& table) {
     const auto shell = std::find_if(kShells.begin(), kShells.end(),
                                     [&](const Shell& row) { return row.name == *name; });
     const AllCommands all;
-    std::cout << shell->completions(all.words());
+    write_data(shell->completions(all.words()));
     return kExitDone;
   };
 }

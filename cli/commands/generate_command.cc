@@ -382,7 +382,8 @@ int run_answers(const GenerateFlags& flags, const RunningRank& self) {
   AnswerPrinter printer(ids.size(), tokenizer, flags.tokens.has_value(), options.eos);
   if (reader && flags.jsonl) {
     options.on_answer = [&](std::size_t i, const inference::Answer& answer) {
-      out() << answer_line(i, given[i], answer, tokenizer) << std::flush;
+      write_data(answer_line(i, given[i], answer, tokenizer));
+      out() << std::flush;
     };
   } else if (reader && !answer().is_json) {
     options.on_token = [&](std::size_t prompt, std::int32_t token) {

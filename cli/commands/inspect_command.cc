@@ -12,6 +12,7 @@
 #include "cli/commands/fit.h"
 #include "cli/report/inspect_report.h"
 #include "cli/terminal/answer.h"
+#include "cli/terminal/output_guard.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/parallel.h"
 #include "formats/base/printable.h"
@@ -135,10 +136,12 @@ int run_inspect(const InspectFlags& flags) {
     answer().add({{"proposal", {{"yaml", yaml}, {"file", file.empty() ? Json() : Json(file)}}}});
     if (!flags.proposal.accept) {
       if (answer().is_json) return kExitDone;
-      out() << (file.empty() ? yaml
-                             : fmt::format("{}: a proposal; look at it, and give it with "
-                                           "--family-file\n{}{}",
-                                           file, share, share.empty() ? "" : "\n"));
+      if (file.empty()) {
+        write_data(yaml);
+      } else {
+        out() << fmt::format("{}: a proposal; look at it, and give it with --family-file\n{}{}",
+                             file, share, share.empty() ? "" : "\n");
+      }
       return kExitDone;
     }
     family = formats::add_family(yaml, "the proposed family").spec;

@@ -17,6 +17,7 @@
 #include "cli/flags/gpus.h"
 #include "cli/report/role_report.h"
 #include "cli/terminal/answer.h"
+#include "cli/terminal/output_guard.h"
 #include "cli/terminal/pager.h"
 #include "cli/terminal/terminal.h"
 #include "convert/recipe/built_in_recipes.h"
@@ -344,7 +345,7 @@ int run_list_yaml(const ListFlags& flags) {
   const auto* const recipe =
       std::ranges::find(convert::kBuiltInRecipes, flags.word, &convert::BuiltInRecipe::name);
   if (flags.what == "recipes" && recipe != convert::kBuiltInRecipes.end()) {
-    out() << recipe->yaml;
+    write_data(recipe->yaml);
     return kExitDone;
   }
   const bool is_file = flags.word.starts_with(formats::kFamilyFileMark);
@@ -360,7 +361,7 @@ int run_list_yaml(const ListFlags& flags) {
                 flags.what == "recipes" ? "recipe" : "family", flags.word,
                 did_you_mean(flags.word, names));
   }
-  out() << family->yaml;
+  write_data(family->yaml);
   return kExitDone;
 }
 

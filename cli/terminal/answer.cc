@@ -4,6 +4,7 @@
 #include <string>
 
 #include "check/rules/loader_rules.h"
+#include "cli/terminal/output_guard.h"
 #include "cli/terminal/session.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/fault_lines.h"
@@ -21,7 +22,8 @@ void print_answer() {
   // An error in between, memory that is not there, is answered with another document.
   const std::string text = formats::json_text(answer().document());
   is_printed = true;
-  std::cout << text << std::flush;
+  write_data(text);
+  std::cout << std::flush;
 }
 
 void warn_of(std::string_view file, const std::vector<std::string>& remarks) {

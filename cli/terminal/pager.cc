@@ -23,7 +23,7 @@ void show_page(std::string_view text) {
     pipe = ::popen(program, "w");
   }
   if (pipe == nullptr) {
-    out() << text;
+    write_data(text);
     return;
   }
   StandardOutput descriptor(::fileno(pipe));

@@ -221,7 +221,7 @@ std::string Progress::summary(std::size_t threads) const {
                   : "",
          limit_text(phase.use, threads)});
   }
-  return table.rows.empty() ? std::string() : table_text(table);
+  return table.rows.empty() ? std::string() : table_text(table, report_width(2));
 }
 
 }  // namespace ingot::cli

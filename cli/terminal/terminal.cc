@@ -50,14 +50,14 @@ bool stderr_is_terminal() {
 }
 
 int terminal_width() {
-  struct winsize size {};
-  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  return 80;
+  constexpr int kUsual = 80;
+  const std::size_t width = report_width(STDERR_FILENO);
+  return width > 0 ? static_cast<int>(width) : kUsual;
 }
 
-std::size_t report_width() {
+std::size_t report_width(int stream) {
   struct winsize size {};
-  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+  return ::ioctl(stream, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
 Session& session() {

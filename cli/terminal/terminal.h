@@ -16,9 +16,9 @@ namespace ingot::cli {
 bool stderr_is_terminal();
 /// Columns of the terminal on stderr, 80 when unknown.
 int terminal_width();
-/// Columns for a report on stdout: those of its terminal, or 0, which is any number, when it is
-/// no terminal.
-std::size_t report_width();
+/// Columns for text on stdout, or stderr (2): those of its terminal, or 0, which is any number,
+/// when it is no terminal.
+std::size_t report_width(int stream = 1);
 
 /// Streams of this session for results, for errors, and for everything that is neither, which goes
 /// nowhere under --quiet. The program's are the standard ones; a call of the library has none.

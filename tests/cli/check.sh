@@ -60,7 +60,8 @@ expect 2 "absent" "$ingot" check "$work/absent"
 "$ingot" convert "$example" "$work/int8" --to int8 --progress never >/dev/null 2>&1 || fail "convert"
 expect 0 "loads this checkpoint, with --quantization w8a8_int8" "$ingot" check "$work/int8" --engine sglang
 expect 0 "vLLM 0.32 loads this checkpoint" "$ingot" check "$work/int8" --engine vllm:0.32
-expect 0 "model.layers.{1-5}.mlp.experts.{0-15}.down_proj" "$ingot" check "$work/int8" --engine vllm
+expect 0 "model.layers.{1-5}.mlp.experts.{0-15}.down_proj" "$ingot" check "$work/int8" --engine vllm --modules
+"$ingot" check "$work/int8" --engine vllm | grep -q "linear layers" && fail "modules that were not asked for"
 expect 2 "not version '0.31'" "$ingot" check "$work/int8" --engine vllm:0.31
 # Slices are for the engine whose own layout they have, and a file is for none.
 expect 2 "ingot merge makes one" "$ingot" check "$work/shared" --engine vllm

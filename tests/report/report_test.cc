@@ -137,9 +137,47 @@ TEST(TableText, WordsMoveToFurtherLines) {
   EXPECT_EQ(table_text(table, 200), table_text(table));
 }
 
-TEST(TableText, BreaksAWordThatFillsALine) {
+TEST(TableText, LongWordsLoseTheirMiddle) {
   const Table table{.columns = {""}, .rows = {{"model.layers.3.mlp.experts \xc3\xa4\xc3\xb6"}}};
-  EXPECT_EQ(table_text(table, 18), "  model.layers.3.\n  mlp.experts \xc3\xa4\xc3\xb6\n");
+  EXPECT_EQ(table_text(table, 18), "  model....experts\n  \xc3\xa4\xc3\xb6\n");
+}
+
+TEST(TableText, ColumnsGoBeforeNamesBreak) {
+  const Table table{
+      .columns = {"tensor", number("error"), number("dB"), number("cosine"), "by"},
+      .rows = {{"model.layers.3.down_proj.weight", "0.0823", "21.69", "0.996605", "a word"}}};
+  EXPECT_EQ(table_text(table, 50),
+            "  tensor                            error     dB\n"
+            "  model.layers.3.down_proj.weight  0.0823  21.69\n"
+            "  no room in 50 columns: cosine, by\n");
+  // Two numbers stay.
+  EXPECT_EQ(table_text(table, 40),
+            "  tensor                    error     dB\n"
+            "  model.laye...roj.weight  0.0823  21.69\n"
+            "  no room in 40 columns: cosine, by\n");
+}
+
+TEST(WrappedText, GoesOnBehindTheLabel) {
+  EXPECT_EQ(wrapped_text("disk     12 GB needed at the peak\nfew\n", 24),
+            "disk     12 GB needed at\n         the peak\nfew\n");
+  EXPECT_EQ(wrapped_text("error: a: is no engine of these\n  lists as this one\n", 20),
+            "error: a: is no\n  engine of these\n  lists as this one\n");
+  EXPECT_EQ(wrapped_text("error: a: is no engine\n", 0), "error: a: is no engine\n");
+}
+
+TEST(WrappedText, CommandsStayWhole) {
+  EXPECT_EQ(wrapped_text("  ingot convert IN OUT --to int8   a remark on it\n", 24),
+            "  ingot convert IN OUT --to int8\n      a remark on it\n");
+  EXPECT_EQ(wrapped_text("serve with   vllm serve OUT --quantization modelopt\n", 24),
+            "serve with\n  vllm serve OUT --quantization modelopt\n");
+}
+
+TEST(WrappedText, MarksTakeNoColumns) {
+  EXPECT_EQ(wrapped_text("\xfe"
+                         "bold\xff words\n",
+                         10),
+            "\xfe"
+            "bold\xff words\n");
 }
 
 TEST(TableText, TooManyTextsBecomeRecords) {

@@ -95,6 +95,23 @@ TEST(OutputGuard, ColoursVerdictsAtTheStartOfLines) {
   EXPECT_EQ(guarded({"error: a\n"}), "error: a\n");
 }
 
+TEST(OutputGuard, WrapsLinesButNotData) {
+  std::stringbuf to;
+  GuardedBuffer buffer(to, true, [] { return std::size_t{20}; });
+  std::ostream stream(&buffer);
+  stream << "error: a line that "
+         << "goes on\n  ingot convert IN OUT --to bf16\n";
+  EXPECT_EQ(to.str(),
+            "\033[1;31merror:\033[0m a line that\n  goes on\n  ingot convert IN OUT --to bf16\n");
+  to.str("");
+  EXPECT_TRUE(buffer.write_data("{\"data\": \"that stay on a line\"}\n"));
+  EXPECT_EQ(to.str(), "{\"data\": \"that stay on a line\"}\n");
+  // What a flush has shown is wrapped no more.
+  to.str("");
+  stream << "a question that waits: " << std::flush << "and its answer\n";
+  EXPECT_EQ(to.str(), "a question that waits: and its answer\n");
+}
+
 TEST(OutputGuard, WritesRawBytesInTheirPlace) {
   std::stringbuf to;
   GuardedBuffer buffer(to, false);
