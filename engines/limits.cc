@@ -33,8 +33,9 @@ void add_forms(EngineSupport form, std::vector<EngineSupport>& rows) {
       return row.dialect == form.dialect && row.scheme == form.scheme &&
              row.activations == form.activations;
     });
-    form.evidence = load == loads.end() ? Evidence::kNotTried : load->evidence;
-    form.source = load == loads.end() ? std::string_view() : load->source;
+    form.load = load == loads.end() ? nullptr : &*load;
+    form.evidence =
+        form.load == nullptr ? Evidence::kNotTried : form.engine->evidence_of(*form.load);
     add_form(form, rows);
   };
   if (!formats::scheme_facts(*form.scheme).quantized) return add();
@@ -125,9 +126,9 @@ bool takes_stacks(const EngineRow& engine, std::string_view family) {
   return engine.stacks.empty() || std::ranges::find(engine.stacks, family) != engine.stacks.end();
 }
 
-std::vector<EngineSupport> engine_support() {
+std::vector<EngineSupport> engine_support(std::span<const EngineRow* const> versions) {
   std::vector<EngineSupport> rows;
-  for (const EngineRow* engine : engine_versions()) {
+  for (const EngineRow* engine : versions) {
     for (const formats::SchemeFacts& scheme : formats::schemes()) {
       if (!scheme.to_word.empty()) add_forms({.engine = engine, .scheme = scheme.id}, rows);
     }
@@ -141,7 +142,7 @@ std::vector<EngineSupport> engine_support() {
 }
 
 std::string engine_support_text(const EngineSupport& support) {
-  return support.limit == nullptr ? std::string(evidence_text(support.evidence))
+  return support.limit == nullptr ? support.engine->known_text(support.evidence)
                                   : engine_effect_text(*support.limit);
 }
 

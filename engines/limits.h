@@ -38,11 +38,11 @@ struct EngineSupport {
   Evidence evidence = Evidence::kNotTried;  ///< evidence that the engine reads them
   /// Limit by which the engine refuses the weights, or needs an option; null: none.
   const EngineLimit* limit = nullptr;
-  std::string_view source = {};  ///< EngineLoad::source
+  const EngineLoad* load = nullptr;  ///< row of the form; null: none
 };
 /// Per version: each form, followed by the limits of some of its weights unless the engine refuses
 /// all; then the limits of widths and families. A form without a row is kNotTried.
-std::vector<EngineSupport> engine_support();
+std::vector<EngineSupport> engine_support(std::span<const EngineRow* const> versions = engines());
 /// engine_effect_text(), or without a limit "generated text".
 std::string engine_support_text(const EngineSupport& support);
 

@@ -269,7 +269,7 @@ EngineVerdict verdict_of(const EngineRow& engine, const Dialect& dialect, std::s
                                : what_is_not_read(weight, dialect));
     }
     const Evidence of_family = engine.family_evidence(weight.family, weight.scheme);
-    verdict.evidence = std::max({verdict.evidence, load->evidence, of_family});
+    verdict.evidence = std::max({verdict.evidence, engine.evidence_of(*load), of_family});
     add_once(load->option, verdict.options);
     for (const EngineLimit* met : limits_of(engine, dialect, weight)) {
       if (met->effect == EngineEffect::kCoarser || met->effect == EngineEffect::kRefusedOnCards)

@@ -162,7 +162,7 @@ Json view_json(const Checked& checked) {
           {"is_known", verdict.is_known},
           {"is_silent", verdict.is_silent},
           {"notes", verdict.notes},
-          {"evidence", verdict.loads ? evidence_text(verdict.evidence) : ""},
+          {"evidence", verdict.loads ? checked.engine->known_text(verdict.evidence) : ""},
           {"options", verdict.options},
           {"tensor", verdict.tensor},
           {"reason", verdict.reason},

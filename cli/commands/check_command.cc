@@ -115,7 +115,7 @@ std::string engine_text(const library::Checked& checked, bool with_modules) {
   std::string text = fmt::format("{} {}", checked.engine->name, words);
   if (verdict.loads) {
     if (!verdict.options.empty()) text += fmt::format(", with {}", fmt::join(verdict.options, " "));
-    text += fmt::format(" ({})\n{}", engines::evidence_text(verdict.evidence),
+    text += fmt::format(" ({})\n{}", checked.engine->known_text(verdict.evidence),
                         unread_text(checked.result.unread));
   } else {
     if (!verdict.tensor.empty()) text += fmt::format(": '{}'", verdict.tensor);

@@ -117,16 +117,20 @@ Json recipe_rows() {
 // Rows of what engines read, each with its evidence.
 Json load_rows() {
   Json rows = Json::array();
-  for (const engines::EngineRow* engine : engines::engine_versions()) {
+  for (const engines::EngineRow* engine : engines::engines()) {
     for (const engines::EngineLoad& load : engine->loads) {
+      const engines::Evidence evidence = engine->evidence_of(load);
       rows.push_back({{"engine", engine->name},
                       {"for", engine->word},
                       {"scheme", formats::scheme_facts(load.scheme).name},
                       {"dialect", load.dialect.empty() ? "any" : load.dialect},
                       {"activations", load.activations ? activations_name(*load.activations) : ""},
-                      {"known", engines::evidence_text(load.evidence)},
+                      {"known", engines::evidence_text(evidence)},
+                      {"ran_in", engine->ran_in(evidence)},
+                      {"read_in", engine->version},
                       {"option", load.option},
-                      {"source", load.source}});
+                      {"source", load.source},
+                      {"id", engines::row_id(load)}});
     }
   }
   return rows;
@@ -135,7 +139,7 @@ Json load_rows() {
 // Families whose checkpoints each engine is known to take. Those without a row were not tried.
 Json trial_rows() {
   Json rows = Json::array();
-  for (const engines::EngineRow* engine : engines::engine_versions()) {
+  for (const engines::EngineRow* engine : engines::engines()) {
     for (const engines::EngineFamily& of : engine->families) {
       Json schemes = Json::array();
       for (const formats::SchemeFacts& facts : formats::schemes()) {
@@ -143,7 +147,7 @@ Json trial_rows() {
       }
       rows.push_back({{"family", of.family},
                       {"engine", engine->name},
-                      {"known", engines::evidence_text(of.evidence)},
+                      {"known", engine->known_text(engine->evidence_of(of))},
                       {"schemes", schemes}});
     }
   }
@@ -169,7 +173,40 @@ Json engine_rows() {
             {"option", limit == nullptr ? "" : limit->option},
             {"loads", limit == nullptr ? "" : limit->instead},
             {"reason", limit == nullptr ? "" : limit->reason},
-            {"source", row.source}};
+            {"source", row.load == nullptr ? "" : row.load->source},
+            {"id", limit != nullptr      ? engines::row_id(*limit)
+                   : row.load != nullptr ? engines::row_id(*row.load)
+                                         : ""}};
+  });
+}
+
+// Readings of configs that not every version has, and the packages by which engines read them.
+Json reading_rows() {
+  Json rows = Json::array();
+  for (const engines::EngineRow* engine : engines::engines()) {
+    const auto add = [&](std::string id, std::string_view says) {
+      rows.push_back({{"engine", engine->name}, {"says", says}, {"id", std::move(id)}});
+    };
+    for (const engines::EngineReading reading : engine->readings)
+      add(std::string(engines::reading_id(reading)), engines::reading_text(reading));
+    for (const engines::EnginePin& pin : engine->pins)
+      add(fmt::format("pin.{}", pin.package), fmt::format("{} {}", pin.package, pin.version));
+  }
+  return rows;
+}
+
+// Facts that the newest version of an engine does not share with another version.
+Json change_rows(std::string_view since) {
+  const engines::EngineRow& version = engines::engine_of(since);
+  return json_list(engines::changes_since(version), [&](const engines::EngineChange& row) -> Json {
+    return {{"engine", engines::newest(version.engine).name},
+            {"since", version.name},
+            {"change", row.was.empty()  ? "new"
+                       : row.is.empty() ? "gone"
+                                        : "changed"},
+            {"id", row.id},
+            {"was", row.was},
+            {"is", row.is}};
   });
 }
 
@@ -252,9 +289,9 @@ constexpr std::array kTables = {
     ListTable{"families", family_rows}, ListTable{"layouts", layout_rows},
     ListTable{"recipes", recipe_rows},  ListTable{"roles", role_rows, role_rows_of},
     ListTable{"loads", load_rows},      ListTable{"trials", trial_rows},
-    ListTable{"engines", engine_rows},  ListTable{"metrics", metric_rows},
-    ListTable{"rules", rule_rows},      ListTable{"gpus", gpu_rows},
-    ListTable{"options", option_rows}};
+    ListTable{"engines", engine_rows},  ListTable{"readings", reading_rows},
+    ListTable{"metrics", metric_rows},  ListTable{"rules", rule_rows},
+    ListTable{"gpus", gpu_rows},        ListTable{"options", option_rows}};
 
 std::string cell_text(const Json& value) {
   if (value.empty() || value == std::string_view()) return "-";
@@ -267,7 +304,7 @@ std::string table_names() {
 }
 
 struct ListFlags {
-  std::string what, word, family;
+  std::string what, word, family, since;
   std::vector<std::string> more;
   bool markdown = false, yaml = false;
 };
@@ -329,13 +366,14 @@ Json rows_with(const Json& rows, const std::string& word, std::string_view table
 }
 
 Json rows_of(const ListTable& table, const ListFlags& flags) {
-  if (flags.word.empty()) return table.rows();
+  Json all = flags.since.empty() ? Json() : change_rows(flags.since);
+  if (flags.word.empty()) return flags.since.empty() ? table.rows() : all;
   if (table.rows_of != nullptr) {
     if (!flags.more.empty()) refuse_idle("a second word", "ingot list of other tables");
     return table.rows_of(shard::open_source(
         flags.word, {.open = {.family = flags.family, .threads = available_processors()}}));
   }
-  Json rows = rows_with(table.rows(), flags.word, table.name);
+  Json rows = rows_with(flags.since.empty() ? table.rows() : all, flags.word, table.name);
   for (const std::string& word : flags.more) rows = rows_with(rows, word, table.name);
   return rows;
 }
@@ -378,9 +416,14 @@ int run_list(const ListFlags& flags) {
   }
   const bool has_directory = !flags.word.empty() && table->rows_of != nullptr;
   if (!flags.family.empty() && !has_directory) refuse_idle("--family", "ingot list roles DIR");
+  if (!flags.since.empty() && what != "engines") refuse_idle("--since", "ingot list engines");
   const Json rows = rows_of(*table, flags);
   if (answer().is_json) {
-    answer().add({{what, rows}});
+    answer().add({{flags.since.empty() ? what : "changes", rows}});
+    return kExitDone;
+  }
+  if (rows.empty()) {
+    out() << fmt::format("nothing changed since {}\n", flags.since);
     return kExitDone;
   }
   std::vector<Field> fields;
@@ -413,6 +456,8 @@ std::function<int()> declare_list(FlagTable& table) {
             {family_flag(&flags->family, kFamilyHelp), family_file_flag(&flags->family)});
   table.add(FlagGroup::kReport,
             {json_flag(&answer().is_json),
+             {"--since", &flags->since,
+              "list engines: what the newest version changed, e.g. since vllm:0.32"},
              {"--yaml",
               &flags->yaml,
               "list families NAME, list recipes NAME: as a file, to copy and change",

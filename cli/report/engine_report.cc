@@ -25,7 +25,7 @@ std::vector<std::pair<std::string, std::string>> engine_lines(const ServedOutput
     } else if (verdict.evidence == engines::Evidence::kNotOfFamily) {
       of_others.push_back(std::move(name));
     } else {
-      names.push_back(fmt::format("{} ({})", name, engines::evidence_text(verdict.evidence)));
+      names.push_back(fmt::format("{} ({})", name, verdict.engine->known_text(verdict.evidence)));
     }
     if (verdict.engine == output.wanted)
       command = engines::serve_command(verdict, output.checkpoint);
@@ -61,7 +61,7 @@ Json engines_json(const ServedOutput& output) {
                    {"is_silent", verdict.is_silent}});
       return json;
     }
-    json.update({{"evidence", engines::evidence_text(verdict.evidence)},
+    json.update({{"evidence", verdict.engine->known_text(verdict.evidence)},
                  {"options", verdict.options},
                  {"notes", verdict.notes},
                  {"serve", engines::serve_command(verdict, output.checkpoint)}});

@@ -27,6 +27,97 @@ bool says_the_same(const ConfigGroup* a, const ConfigGroup* b) {
       [&](const char* key) { return json_member(*a->json, key) == json_member(*b->json, key); });
 }
 
+// Words of QuantizationArgs by the versions of compressed-tensors that take them: packages 0.17.0
+// to 0.20.1, quantization/quant_args.py. Any other key or word is an error there.
+struct ArgsWord {
+  std::string_view key, word;
+  std::string_view since = {}, until = {};  // empty: every version that was read
+};
+constexpr std::string_view kFloatBits = "num_bits of type float";
+constexpr std::array kArgsWords = {
+    ArgsWord{"", "num_bits"},
+    ArgsWord{"", "type"},
+    ArgsWord{"", "symmetric"},
+    ArgsWord{"", "group_size"},
+    ArgsWord{"", "strategy"},
+    ArgsWord{"", "block_structure"},
+    ArgsWord{"", "dynamic"},
+    ArgsWord{"", "actorder"},
+    ArgsWord{"", "scale_dtype"},
+    ArgsWord{"", "zp_dtype"},
+    ArgsWord{"", "observer"},
+    ArgsWord{"", "observer_kwargs"},
+    ArgsWord{"type", "int"},
+    ArgsWord{"type", "float"},
+    ArgsWord{"strategy", "tensor"},
+    ArgsWord{"strategy", "channel"},
+    ArgsWord{"strategy", "group"},
+    ArgsWord{"strategy", "block"},
+    ArgsWord{"strategy", "token"},
+    ArgsWord{"strategy", "tensor_group"},
+    ArgsWord{"strategy", "attn_head"},
+    ArgsWord{"actorder", "weight"},
+    ArgsWord{"actorder", "static"},
+    ArgsWord{"actorder", "group", "", "0.19.0"},
+    ArgsWord{"actorder", "dynamic", "", "0.19.0"},
+    ArgsWord{kFloatBits, "4"},
+    ArgsWord{kFloatBits, "8"},
+    ArgsWord{kFloatBits, "6", "0.20.0"},
+};
+
+bool is_before(std::string_view version, std::string_view other) {
+  const auto numbers = [](std::string_view text) {
+    std::vector<std::uint64_t> parts;
+    for (const std::string_view word : name_words(text))
+      parts.push_back(number_from<std::uint64_t>(word).value_or(0));
+    return parts;
+  };
+  return numbers(version) < numbers(other);
+}
+
+/// Why a version of compressed-tensors does not take a word of QuantizationArgs; or empty.
+std::string unknown_word(std::string_view key, const std::string& word, std::string_view version) {
+  const auto row = std::ranges::find_if(
+      kArgsWords, [&](const ArgsWord& at) { return at.key == key && at.word == word; });
+  const std::string what =
+      key.empty() ? fmt::format("key {}", word) : fmt::format("{} {}", key, word);
+  if (row == kArgsWords.end())
+    return fmt::format("{}, which compressed-tensors {} does not know", what, version);
+  if (!row->since.empty() && is_before(version, row->since))
+    return fmt::format("{}, which compressed-tensors knows since {}, and {} is what it demands",
+                       what, row->since, version);
+  if (!row->until.empty() && !is_before(version, row->until))
+    return fmt::format("{}, which compressed-tensors no longer takes from {} on", what, row->until);
+  return {};
+}
+
+/// The first word of a group that the engine's version of compressed-tensors does not take; empty:
+/// none, or the engine demands no version.
+std::string unknown_word_of(const ConfigGroup& group, std::string_view version) {
+  if (version.empty()) return {};
+  for (const char* part : {"weights", "input_activations", "output_activations"}) {
+    const Json& args = json_member(*group.json, part);
+    if (!args.is_object()) continue;
+    std::string fault;
+    const auto ask = [&](std::string_view key, const std::string& word) {
+      if (fault.empty()) fault = unknown_word(key, word, version);
+    };
+    for (const auto& [key, value] : args.items()) ask("", key);
+    for (const char* key : {"type", "strategy", "actorder"}) {
+      const Json& value = json_member(args, key);
+      if (value.is_string()) ask(key, lower_case(value.get<std::string>()));
+      if (value.is_boolean() && value.get<bool>() && std::string_view(key) == "actorder")
+        ask(key, "group");
+    }
+    const Json& bits = json_member(args, "num_bits");
+    if (bits.is_number_integer() && lower_case(text_at(args, "type")) == "float" &&
+        json_member(args, "zp_dtype").is_null())
+      ask(kFloatBits, bits.dump());
+    if (!fault.empty()) return fmt::format("config_groups.{}.{} has {}", group.name, part, fault);
+  }
+  return {};
+}
+
 Listed ignored(const ReaderInput& in, const BuiltModule& module, std::string_view name) {
   const formats::ConfigGroups& groups = *in.facts.groups;
   const bool is_whole = name == module.name;
@@ -179,6 +270,7 @@ Reader read_groups(const ReaderInput& in) {
     refusal = "ignore is null";
   for (const ConfigGroup& group : in.facts.groups->groups()) {
     if (!group.has_weights) refusal = fmt::format("config_groups.{} has no weights", group.name);
+    if (refusal.empty()) refusal = unknown_word_of(group, in.row.pin_of("compressed-tensors"));
   }
   if (!refusal.empty()) return {.of_all = read_refused(refusal)};
   std::vector<Reading> grouped;  // by the number of the built module

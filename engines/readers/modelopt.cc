@@ -124,10 +124,12 @@ Reader read_body(const ReaderInput& in, const Json& source, bool is_file) {
   const bool has_method =
       is_file ? in.facts.quantization != nullptr : !text_at(source, "quant_method").empty();
   if (in.is_vllm() && has_producer && !(is_file && has_method)) {
-    // transformers_utils/model_arch_config_convertor.py:270.
+    // transformers_utils/model_arch_config_convertor.py:261.
     constexpr std::array<std::string_view, 4> kOfProducer = {"FP8", "FP8_PER_CHANNEL_PER_TOKEN",
                                                              "FP8_PB_WO", "NVFP4"};
-    if (!is_in(kOfProducer, algo)) refusal = "quant_algo " + algo + " with a producer";
+    const bool is_read = is_in(kOfProducer, algo) ||
+                         (algo == kModeloptMixed && in.row.has(EngineReading::kProducerMixtures));
+    if (!is_read) refusal = "quant_algo " + algo + " with a producer";
   } else if (in.is_vllm() && !has_method) {
     return {.of_all = read_plain("no quant_method")};
   }
@@ -137,7 +139,9 @@ Reader read_body(const ReaderInput& in, const Json& source, bool is_file) {
   // SGLang puts the algorithm next to a nested body, and then takes the block for a flat one:
   // configs/model_config.py:1740.
   const Json& owner = in.is_sglang() && !is_file ? source : body;
-  const char* key = is_flat || &owner == &source ? "ignore" : "exclude_modules";
+  const bool is_older =
+      is_flat && in.row.has(EngineReading::kFlatExcludes) && !owner.contains("ignore");
+  const char* key = !is_older && (is_flat || &owner == &source) ? "ignore" : "exclude_modules";
   if (in.is_sglang() && &owner == &source && algo.find("FP4") != std::string::npos) {
     // modelopt_quant.py:1653.
     for (const char* other : {"exclude_modules", "modules_to_not_convert", "ignore"})

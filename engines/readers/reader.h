@@ -58,8 +58,9 @@ Reader reader_of(const Checkpoint& checkpoint, const EngineInput& input, const E
 struct ReaderInput {
   const Checkpoint& checkpoint;
   const EngineInput& facts;
-  Engine engine{};
+  const EngineRow& row;
   bool has_draft_names = true;
+  Engine engine = row.engine;
   BuiltModules built = {checkpoint, facts.modules, engine, has_draft_names};
 
   [[nodiscard]] bool is_sglang() const { return engine == Engine::kSglang; }

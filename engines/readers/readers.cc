@@ -137,7 +137,7 @@ Reader reader_of(const Checkpoint& checkpoint, const EngineInput& input, const E
   const ReaderRow* row = find_reader(checkpoint.dialect(), engine.engine);
   INGOT_CHECK(row != nullptr);
   const auto whole = std::make_shared<WholeReader>(
-      WholeReader{.in = {checkpoint, input, engine.engine, has_draft_names}});
+      WholeReader{.in = {checkpoint, input, engine, has_draft_names}});
   whole->own = row->read(whole->in);
   const bool reads_older_key = whole->in.is_vllm() || whole->in.is_sglang();
   if (!whole->own.of_all && input.has_older_key && !reads_older_key)

@@ -16,13 +16,10 @@ using formats::StorageRow;
 using formats::TensorRule;
 
 std::string_view evidence_text(Evidence evidence) {
-  constexpr std::array<std::string_view, 7> kTexts = {"generated text on a GPU",
-                                                      "generated text",
-                                                      "loaded",
-                                                      "loaded, kernels replaced",
-                                                      "read in its source",
-                                                      "not tried for this family",
-                                                      "not tried"};
+  constexpr std::array<std::string_view, 8> kTexts = {
+      "generated text on a GPU",   "generated text",     "loaded",
+      "loaded, kernels replaced",  "read in its source", "not read",
+      "not tried for this family", "not tried"};
   return kTexts[static_cast<std::size_t>(evidence)];
 }
 
@@ -63,12 +60,70 @@ const EngineLoad* EngineRow::find_load(const Dialect& dialect, SchemeId scheme,
   return row == loads.end() ? nullptr : &*row;
 }
 
+namespace {
+
+struct ReadingRow {
+  EngineReading reading{};
+  std::string_view id, text;
+};
+constexpr std::array kReadings = {
+    // modelopt.py, ModelOptQuantConfigBase.from_config
+    ReadingRow{EngineReading::kFlatExcludes, "reader.modelopt.flat-excludes",
+               "ModelOpt's block in config.json: exclude_modules counts where there is no ignore"},
+    // transformers_utils/model_arch_config_convertor.py, _normalize_quantization_config
+    ReadingRow{EngineReading::kProducerMixtures, "reader.modelopt.producer-mixtures",
+               "ModelOpt's block with a producer: MIXED_PRECISION is read"},
+};
+static_assert(formats::rows_match_enum(kReadings, &ReadingRow::reading,
+                                       EngineReading::kProducerMixtures));
+
+}  // namespace
+
+std::string_view reading_id(EngineReading reading) {
+  return kReadings[static_cast<std::size_t>(reading)].id;
+}
+std::string_view reading_text(EngineReading reading) {
+  return kReadings[static_cast<std::size_t>(reading)].text;
+}
+
+Evidence EngineRow::evidence_of(const EngineLoad& load) const {
+  const bool is_read = std::ranges::find(read_again, row_id(load)) != read_again.end();
+  return is_read ? std::max(load.evidence, Evidence::kRead) : load.evidence;
+}
+
+Evidence EngineRow::evidence_of(const EngineFamily& row) const {
+  const bool is_read = std::ranges::any_of(read_again, [&](std::string_view id) {
+    return id.starts_with("family.") && id.substr(7) == row.family;
+  });
+  return is_read ? std::max(row.evidence, Evidence::kRead) : row.evidence;
+}
+
+std::string_view EngineRow::ran_in(Evidence evidence) const {
+  return evidence >= Evidence::kRead ? std::string_view() : tried.empty() ? version : tried;
+}
+
+std::string EngineRow::known_text(Evidence evidence) const {
+  const std::string_view ran = ran_in(evidence);
+  return ran.empty() || ran == version ? std::string(evidence_text(evidence))
+                                       : fmt::format("{} in {}", evidence_text(evidence), ran);
+}
+
+bool EngineRow::has(EngineReading reading) const {
+  return std::ranges::find(readings, reading) != readings.end();
+}
+
+std::string_view EngineRow::pin_of(std::string_view package) const {
+  const auto pin = std::ranges::find(pins, package, &EnginePin::package);
+  return pin == pins.end() ? std::string_view() : pin->version;
+}
+
 Evidence EngineRow::family_evidence(std::string_view family, SchemeId scheme) const {
   // Loaders cast plain weights: one dtype is as good as another.
   if (!formats::scheme_facts(scheme).quantized) scheme = SchemeId::kBf16;
   Evidence best = Evidence::kNotOfFamily;
   for (const EngineFamily& row : families) {
-    if (row.family == family && row.schemes.contains(scheme)) best = std::min(best, row.evidence);
+    if (row.family == family && row.schemes.contains(scheme))
+      best = std::min(best, evidence_of(row));
   }
   return best;
 }
@@ -117,6 +172,7 @@ using Weight = EngineWeight;
 
 struct ScopeRow {
   EngineScope scope{};
+  std::string_view id;  // in row_id(); empty: any weight
   std::string_view name;
   bool (*holds)(const Weight& w, const Dialect& dialect);
 };
@@ -201,126 +257,135 @@ bool has_kernel_in_triton(const Weight& weight) {
 
 using enum EngineScope;
 constexpr std::array kScopes = {
-    ScopeRow{kAny, "any weight", [](const Weight&, const Dialect&) { return true; }},
-    ScopeRow{kExperts, "routed experts",
+    ScopeRow{kAny, "", "any weight", [](const Weight&, const Dialect&) { return true; }},
+    ScopeRow{kExperts, "experts", "routed experts",
              [](const Weight& w, const Dialect&) { return is_expert(w); }},
-    ScopeRow{kLinears, "other layers",
+    ScopeRow{kLinears, "linears", "other layers",
              [](const Weight& w, const Dialect&) { return !is_expert(w); }},
-    ScopeRow{kOrdered, "weights with an order of groups",
+    ScopeRow{kOrdered, "ordered", "weights with an order of groups",
              [](const Weight& w, const Dialect&) { return w.has_group_order; }},
-    ScopeRow{kAsymmetricExperts, "routed experts with zero points",
+    ScopeRow{kAsymmetricExperts, "asymmetric-experts", "routed experts with zero points",
              [](const Weight& w, const Dialect&) { return w.has_zero_points && is_expert(w); }},
-    ScopeRow{kRowScaledExperts, "routed experts with one scale a row",
+    ScopeRow{kRowScaledExperts, "row-scaled-experts", "routed experts with one scale a row",
              [](const Weight& w, const Dialect&) { return w.has_row_scales && is_expert(w); }},
-    ScopeRow{kJoinedLatents, "q_a_proj, kv_a_proj_with_mqa",
+    ScopeRow{kJoinedLatents, "joined-latents", "q_a_proj, kv_a_proj_with_mqa",
              [](const Weight& w, const Dialect&) { return is_joined_latent(w.rule); }},
     ScopeRow{
-        kForeignExperts, "routed experts but stacks as released",
+        kForeignExperts, "foreign-experts", "routed experts but stacks as released",
         [](const Weight& w, const Dialect& d) { return is_expert(w) && !is_in_own_stack(d, w); }},
-    ScopeRow{kRotated, "q_proj, k_proj",
+    ScopeRow{kRotated, "rotated", "q_proj, k_proj",
              [](const Weight& w, const Dialect&) { return is_rotated(role_of(w.rule)); }},
-    ScopeRow{kExpertsButK3, "routed experts but of kimi_k3",
+    ScopeRow{kExpertsButK3, "experts-but-k3", "routed experts but of kimi_k3",
              [](const Weight& w, const Dialect&) { return is_expert(w) && w.family != "kimi_k3"; }},
-    ScopeRow{kFreeScaledLinears, "other layers whose scales are no powers of two",
+    ScopeRow{kFreeScaledLinears, "free-scaled-linears",
+             "other layers whose scales are no powers of two",
              [](const Weight& w, const Dialect&) {
                return !is_expert(w) && !w.has_power_of_two_scales;
              }},
-    ScopeRow{kInverseNames, "weights with weight_scale_inv, but of ministral3",
+    ScopeRow{kInverseNames, "inverse-names", "weights with weight_scale_inv, but of ministral3",
              [](const Weight& w, const Dialect&) {
                return w.has_inverse_name && w.family != "ministral3";
              }},
-    ScopeRow{kPlainNames, "weights with weight_scale",
+    ScopeRow{kPlainNames, "plain-names", "weights with weight_scale",
              [](const Weight& w, const Dialect&) { return !w.has_inverse_name; }},
-    ScopeRow{kPlainNameExperts, "routed experts with weight_scale",
+    ScopeRow{kPlainNameExperts, "plain-name-experts", "routed experts with weight_scale",
              [](const Weight& w, const Dialect&) { return !w.has_inverse_name && is_expert(w); }},
-    ScopeRow{kSharedExperts, "shared experts",
+    ScopeRow{kSharedExperts, "shared-experts", "shared experts",
              [](const Weight& w, const Dialect&) {
                return formats::kSharedExpertRoles.has(role_of(w.rule));
              }},
-    ScopeRow{kFusedOtherwise, "shared experts that are not stored as routed ones are",
+    ScopeRow{kFusedOtherwise, "fused-otherwise",
+             "shared experts that are not stored as routed ones are",
              [](const Weight& w, const Dialect&) {
                return w.fused_otherwise == FusedOtherwise::kInModel;
              }},
-    ScopeRow{kFusedInDraft, "shared experts of MTP layers that are not stored as routed ones are",
+    ScopeRow{kFusedInDraft, "fused-in-draft",
+             "shared experts of MTP layers that are not stored as routed ones are",
              [](const Weight& w, const Dialect&) {
                return w.fused_otherwise == FusedOtherwise::kInDraft;
              }},
-    ScopeRow{kTurnedStacks, "stacks of experts in another order than releases have them",
+    ScopeRow{kTurnedStacks, "turned-stacks",
+             "stacks of experts in another order than releases have them",
              [](const Weight& w, const Dialect&) { return w.is_turned_stack; }},
-    ScopeRow{kOtherNames, "weights under names that its loader does not know",
+    ScopeRow{kOtherNames, "other-names", "weights under names that its loader does not know",
              [](const Weight& w, const Dialect&) { return !w.alias.empty(); }},
-    ScopeRow{kIdentityExperts, "routed experts, next to some that releases have no tensors of",
+    ScopeRow{kIdentityExperts, "identity-experts",
+             "routed experts, next to some that releases have no tensors of",
              [](const Weight& w, const Dialect&) { return w.has_identity_experts; }},
-    ScopeRow{kStacks, "stacks of experts",
+    ScopeRow{kStacks, "stacks", "stacks of experts",
              [](const Weight& w, const Dialect&) { return w.is_stacked && is_expert(w); }},
-    ScopeRow{kEmbeddings, "embeddings",
+    ScopeRow{kEmbeddings, "embeddings", "embeddings",
              [](const Weight& w, const Dialect&) { return role_of(w.rule) == Role::kEmbedding; }},
-    ScopeRow{kTiedEmbeddings, "embeddings that are tied",
+    ScopeRow{kTiedEmbeddings, "tied-embeddings", "embeddings that are tied",
              [](const Weight& w, const Dialect&) {
                return w.is_tied && role_of(w.rule) == Role::kEmbedding;
              }},
-    ScopeRow{kAsymmetric, "weights with zero points",
+    ScopeRow{kAsymmetric, "asymmetric", "weights with zero points",
              [](const Weight& w, const Dialect&) { return w.has_zero_points; }},
-    ScopeRow{kFewBits, "weights of 2 or 3 bits, but of AutoRound",
+    ScopeRow{kFewBits, "few-bits", "weights of 2 or 3 bits, but of AutoRound",
              [](const Weight& w, const Dialect&) { return has_few_bits(w) && !w.is_auto_round; }},
-    ScopeRow{kAutoRoundFewBits, "weights of 2 or 3 bits of AutoRound",
+    ScopeRow{kAutoRoundFewBits, "auto-round-few-bits", "weights of 2 or 3 bits of AutoRound",
              [](const Weight& w, const Dialect&) { return has_few_bits(w) && w.is_auto_round; }},
-    ScopeRow{kOddGroups, "other layers in groups of other than 32, 64, 128 columns or rows",
+    ScopeRow{kOddGroups, "odd-groups",
+             "other layers in groups of other than 32, 64, 128 columns or rows",
              [](const Weight& w, const Dialect&) { return has_odd_groups(w) && !is_expert(w); }},
-    ScopeRow{kOddGroupExperts, "routed experts in groups of other than 32, 64, 128 columns or rows",
+    ScopeRow{kOddGroupExperts, "odd-group-experts",
+             "routed experts in groups of other than 32, 64, 128 columns or rows",
              [](const Weight& w, const Dialect&) { return has_odd_groups(w) && is_expert(w); }},
-    ScopeRow{kUnevenGroups, "other layers in groups of no multiple of 32 columns",
+    ScopeRow{kUnevenGroups, "uneven-groups", "other layers in groups of no multiple of 32 columns",
              [](const Weight& w, const Dialect&) {
                return has_odd_groups(w) && !is_expert(w) && w.packed_group % 32 != 0;
              }},
-    ScopeRow{kNoZeroPoints, "other layers without zero points, but of models in F16",
+    ScopeRow{kNoZeroPoints, "no-zero-points",
+             "other layers without zero points, but of models in F16",
              [](const Weight& w, const Dialect&) {
                return w.says_no_zero_points && !is_expert(w) && !w.is_in_half;
              }},
-    ScopeRow{kNoZeroPointsOfAwq,
+    ScopeRow{kNoZeroPointsOfAwq, "no-zero-points-of-awq",
              "other layers without zero points, but of AutoRound and of models in F16",
              [](const Weight& w, const Dialect&) {
                return w.says_no_zero_points && !is_expert(w) && !w.is_in_half && !w.is_auto_round;
              }},
-    ScopeRow{kNoZeroPointExperts, "routed experts without zero points, but of AutoRound",
+    ScopeRow{kNoZeroPointExperts, "no-zero-point-experts",
+             "routed experts without zero points, but of AutoRound",
              [](const Weight& w, const Dialect&) {
                return w.says_no_zero_points && is_expert(w) && !w.is_auto_round;
              }},
-    ScopeRow{kNotHalfExperts, "routed experts, but of models in F16",
+    ScopeRow{kNotHalfExperts, "not-half-experts", "routed experts, but of models in F16",
              [](const Weight& w, const Dialect&) { return is_expert(w) && !w.is_in_half; }},
-    ScopeRow{kCutBlocks, "joined weights that end inside a block",
+    ScopeRow{kCutBlocks, "cut-blocks", "joined weights that end inside a block",
              [](const Weight& w, const Dialect&) { return ends_in_block(w); }},
-    ScopeRow{kWideGroups, "gate, up of experts no wider on a rank than a group",
+    ScopeRow{kWideGroups, "wide-groups", "gate, up of experts no wider on a rank than a group",
              [](const Weight& w, const Dialect&) { return is_no_wider_than_group(w); }},
-    ScopeRow{kUnevenExperts, "experts whose width on a rank is no multiple of 64",
+    ScopeRow{kUnevenExperts, "uneven-experts", "experts whose width on a rank is no multiple of 64",
              [](const Weight& w, const Dialect&) { return expert_width(w) % 64 != 0; }},
-    ScopeRow{kCutGroups, "other layers whose groups of columns ranks would cut",
+    ScopeRow{kCutGroups, "cut-groups", "other layers whose groups of columns ranks would cut",
              [](const Weight& w, const Dialect&) { return is_cut_in_group(w); }},
-    ScopeRow{kRankGroups,
+    ScopeRow{kRankGroups, "rank-groups",
              "down_proj of experts in groups, on several ranks, but with an order of groups or of "
              "AutoRound",
              [](const Weight& w, const Dialect&) {
                return has_groups_on_ranks(w) && !w.has_group_order && !w.is_auto_round;
              }},
-    ScopeRow{kOwnRankGroups,
+    ScopeRow{kOwnRankGroups, "own-rank-groups",
              "down_proj of experts in groups, on several ranks, with an order of groups or of "
              "AutoRound",
              [](const Weight& w, const Dialect&) {
                return has_groups_on_ranks(w) && (w.has_group_order || w.is_auto_round);
              }},
-    ScopeRow{kThinExperts,
+    ScopeRow{kThinExperts, "thin-experts",
              "experts whose width on a rank has no whole groups of 32 columns or more",
              [](const Weight& w, const Dialect&) { return has_thin_groups(w); }},
-    ScopeRow{kUntiled,
+    ScopeRow{kUntiled, "untiled",
              "other layers of no multiple of 64 outputs and 128 inputs, or 128 and 64, on a rank",
              [](const Weight& w, const Dialect&) { return is_untiled(w); }},
-    ScopeRow{kUntiledExperts,
+    ScopeRow{kUntiledExperts, "untiled-experts",
              "experts whose width on a rank is no multiple of 64, or hidden size of 128, but in "
              "plain groups",
              [](const Weight& w, const Dialect&) {
                return are_untiled_experts(w) && !has_kernel_in_triton(w);
              }},
-    ScopeRow{kUntiledOfMarlin,
+    ScopeRow{kUntiledOfMarlin, "untiled-of-marlin",
              "experts whose width on a rank is no multiple of 64, or hidden size of 128, in plain "
              "groups",
              [](const Weight& w, const Dialect&) {
@@ -328,6 +393,17 @@ constexpr std::array kScopes = {
              }},
 };
 static_assert(formats::rows_match_enum(kScopes, &ScopeRow::scope, kUntiledOfMarlin));
+
+std::string form_id(std::string_view kind, std::string_view dialect, std::optional<SchemeId> scheme,
+                    std::optional<Activations> activations) {
+  std::string id = fmt::format("{}.{}.{}", kind,
+                               dialect.empty()                   ? "any"
+                               : dialect == "compressed-tensors" ? "ct"
+                                                                 : dialect,
+                               scheme ? formats::scheme_facts(*scheme).name : "any");
+  if (activations) id += fmt::format(".{}", activations_name(*activations));
+  return id;
+}
 
 }  // namespace
 
@@ -338,6 +414,17 @@ bool is_expert(const EngineWeight& weight) {
 
 std::string_view engine_scope_name(EngineScope scope) {
   return kScopes[static_cast<std::size_t>(scope)].name;
+}
+
+std::string row_id(const EngineLoad& load) {
+  return form_id("load", load.dialect, load.scheme, load.activations);
+}
+
+std::string row_id(const EngineLimit& limit) {
+  const std::string_view scope = kScopes[static_cast<std::size_t>(limit.scope)].id;
+  std::string id = form_id(limit.family.empty() ? "limit" : fmt::format("limit.{}", limit.family),
+                           limit.dialect, limit.scheme, limit.activations);
+  return scope.empty() ? id : fmt::format("{}.{}", id, scope);
 }
 
 bool is_in_scope(EngineScope scope, const Dialect& dialect, const EngineWeight& weight) {

@@ -154,13 +154,14 @@ enum class Evidence : std::uint8_t {
   kLoaded,       ///< load of every weight of an output
   kReplaced,     ///< load with replaced kernels; the real ones might refuse it or be wrong
   kRead,         ///< words of its source or documentation
+  kNotRead,      ///< words of its makers, where no package of it can be had to read them in
   kNotOfFamily,  ///< run or source of other families, not tried with this one
   kNotTried,     ///< words of its makers on such checkpoints; not looked at here
 };
 std::string_view evidence_text(Evidence evidence);  ///< "generated text on a GPU"
 /// True if a run or the source speaks for it, of this family.
 constexpr bool is_known(Evidence evidence) {
-  return evidence < Evidence::kNotOfFamily;
+  return evidence <= Evidence::kRead;
 }
 
 /// A scheme that an engine reads in a dialect.
@@ -173,6 +174,9 @@ struct EngineLoad {
   /// Place that kRead is about: a file, with the line of a release or with function and commit.
   std::string_view source = {};
 };
+/// The stable name of a row, made of its facts: "load.ct.fp8-block.dynamic". Probes have it
+/// (scripts/engines/read.py).
+std::string row_id(const EngineLoad& load);
 
 /// The effect of a limit on its weights.
 enum class EngineEffect : std::uint8_t {
@@ -216,6 +220,8 @@ struct EngineLimit {
   /// the loader of some: a plan in a form that all engines refuse is refused.
   [[nodiscard]] bool is_of_form() const { return family.empty() && !is_of_models(scope); }
 };
+/// "limit.ct.int4-group.ordered", "limit.llama.deepseek.fp8-block": row_id() of a limit.
+std::string row_id(const EngineLimit& limit);
 /// "refused", "with OPTION", "garbage without an error", "garbage without OPTION", "refused with
 /// OPTION", "rounded", "refused on some cards".
 std::string engine_effect_text(const EngineLimit& limit);
@@ -223,6 +229,7 @@ std::string engine_effect_text(const EngineLimit& limit);
 /// A set of schemes.
 class SchemeSet {
  public:
+  constexpr SchemeSet() = default;
   constexpr SchemeSet(std::initializer_list<SchemeId> schemes) {
     for (const SchemeId scheme : schemes) bits_ |= bit(scheme);
   }
@@ -249,6 +256,19 @@ struct EngineFamily {
 struct EngineNames {
   std::string_view family;  ///< Family::name
   std::string_view alias;   ///< NameAlias::stored
+};
+
+/// A way of reading configs that some versions of an engine have.
+enum class EngineReading : std::uint8_t {
+  kFlatExcludes,      ///< ModelOpt's flat block: `exclude_modules` where there is no `ignore`
+  kProducerMixtures,  ///< ModelOpt's block with a producer: MIXED_PRECISION too
+};
+std::string_view reading_id(EngineReading reading);    ///< "reader.modelopt.flat-excludes"
+std::string_view reading_text(EngineReading reading);  ///< the reading, as a sentence
+
+/// A package by which an engine reads configs, in the version that it demands.
+struct EnginePin {
+  std::string_view package, version;
 };
 
 /// One version of one engine.
@@ -280,7 +300,24 @@ struct EngineRow {
   std::span<const std::string_view> stacks = {};
   /// Families of an engine that is written for some families only; empty: any.
   std::span<const std::string_view> written_for = {};
+  std::span<const EngineReading> readings = {};
+  std::span<const EnginePin> pins = {};
+  /// The version that ran, where that is another: evidence of runs is its own, and holds for this
+  /// one where the code that a probe looks at is the same.
+  std::string_view tried = {};
+  /// Ids of loads and families ("family.llama") whose code is not that of `tried`: they were read.
+  std::span<const std::string_view> read_again = {};
 
+  /// Evidence of a form in this version: EngineLoad::evidence, or kRead of other code.
+  [[nodiscard]] Evidence evidence_of(const EngineLoad& load) const;
+  [[nodiscard]] Evidence evidence_of(const EngineFamily& row) const;
+  /// The version that a run was of; empty where the evidence is no run.
+  [[nodiscard]] std::string_view ran_in(Evidence evidence) const;
+  /// evidence_text(), with the version that ran if that is another: "generated text in 0.32".
+  [[nodiscard]] std::string known_text(Evidence evidence) const;
+  [[nodiscard]] bool has(EngineReading reading) const;
+  /// The version of a package that it demands; empty: any.
+  [[nodiscard]] std::string_view pin_of(std::string_view package) const;
   [[nodiscard]] bool is_written_for(std::string_view family) const;
   /// True if it takes the weight by the name that the files have.
   [[nodiscard]] bool knows_name(const EngineWeight& weight) const;

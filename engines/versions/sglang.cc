@@ -331,7 +331,7 @@ constexpr std::array kLimits = {
     unlike_release(kStacks, "qwen3_moe", kGarbage, kNotFound),
     unlike_release(kStacks, "qwen2_moe", kGarbage, kNotFound),
     unlike_release(kStacks, "exaone_moe", kGarbage, kNotFound),
-    unlike_release(kStacks, "ernie4_5_moe", kGarbage, kNotFound),
+    unlike_release(kStacks, "ernie4_5_moe", kRefused, kNoSuchParameter),
     unlike_release(kStacks, "hy_v3", kGarbage, kNotFound),
     unlike_release(kStacks, "glm4_moe", kGarbage, kNotFound),
     unlike_release(kStacks, "glm4v_moe", kGarbage, kNotFound),
@@ -377,8 +377,12 @@ constexpr std::array kFamilies = {
     EngineFamily{"beam", kRead, {kBf16}},
     EngineFamily{"cohere2_moe", kRead, {kBf16}},
     EngineFamily{"dots3_note", kRead, {kBf16}},
+    EngineFamily{"exaone", kRead, {kBf16}},
     EngineFamily{"muse_glimmer", kRead, {kBf16}},
     EngineFamily{"muse_spark", kRead, {kBf16}},
+    EngineFamily{"sarvam_mla", kRead, {kBf16}},
+    EngineFamily{"sarvam_moe", kRead, {kBf16}},
+    EngineFamily{"zaya", kRead, {kBf16}},
 };
 
 // Read in kimi_k25.py:646, and in remap_weight_name_to_dpsk_hf_format() of deepseek_v4.py.
@@ -395,6 +399,8 @@ constexpr std::array<std::string_view, 20> kStackFamilies = {
     "gemma4",   "glm_moe_dsa", "gpt_oss",         "granitemoe",  "granitemoehybrid",
     "hy_v4",    "inkling",     "jetmoe",          "kimi_k2",     "llama4",
     "mistral4", "qwen3_5_moe", "qwen3_vl_moe",    "qwen4_exp",   "step3p7"};
+
+constexpr std::array kPins = {EnginePin{"compressed-tensors", "0.18.0"}};
 
 // Names of models/registry.py, by EntryClass; Gemma3TextModel is EmbeddingGemma
 // (configs/model_config.py:2348). For any other it takes transformers' model, which ignores
@@ -446,6 +452,7 @@ const EngineRow kSglangRow = {
     .families = kFamilies,
     .names = kNames,
     .stacks = kStackFamilies,
+    .pins = kPins,
 };
 
 }  // namespace ingot::engines

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -13,8 +15,40 @@
 namespace ingot::engines {
 namespace {
 
-constexpr std::array kVersions = {&kVllmRow,       &kSglangRow,       &kTrtllmRow,
+constexpr std::array kVersions = {&kVllmRow,       &kVllm032Row,      &kSglangRow,  &kTrtllmRow,
                                   &kVllmAscendRow, &kTransformersRow, &kDeepseekRow};
+
+/// The facts of a version by their ids.
+std::map<std::string, std::string> facts_of(const EngineRow& row) {
+  std::map<std::string, std::string> facts;
+  const auto add = [&facts](std::string id, std::string_view text) {
+    std::string& known = facts[std::move(id)];
+    known += known.empty() ? std::string(text) : fmt::format("; {}", text);
+  };
+  for (const EngineLoad& load : row.loads) {
+    const std::string_view evidence = evidence_text(row.evidence_of(load));
+    add(row_id(load), load.option.empty() ? std::string(evidence)
+                                          : fmt::format("{}, with {}", evidence, load.option));
+  }
+  for (const EngineLimit& limit : row.limits)
+    add(row_id(limit), fmt::format("{}: {}", engine_effect_text(limit), limit.reason));
+  for (const EngineFamily& family : row.families) {
+    std::vector<std::string_view> schemes;
+    for (const formats::SchemeFacts& scheme : formats::schemes())
+      if (family.schemes.contains(scheme.id)) schemes.push_back(scheme.name);
+    add(fmt::format("family.{}", family.family),
+        fmt::format("{}: {}", evidence_text(row.evidence_of(family)), fmt::join(schemes, ", ")));
+  }
+  for (const EngineNames& names : row.names)
+    add(fmt::format("names.{}", names.family), names.alias);
+  for (const std::string_view family : row.stacks) add(fmt::format("stacks.{}", family), "taken");
+  for (const std::string_view name : row.pooling_classes)
+    add(fmt::format("class.{}", name), "known");
+  for (const EngineReading reading : row.readings)
+    add(std::string(reading_id(reading)), reading_text(reading));
+  for (const EnginePin& pin : row.pins) add(fmt::format("pin.{}", pin.package), pin.version);
+  return facts;
+}
 
 }  // namespace
 
@@ -24,7 +58,7 @@ std::span<const EngineRow* const> engine_versions() {
 
 std::vector<const EngineRow*> judged_versions() {
   std::vector<const EngineRow*> rows;
-  std::ranges::copy_if(kVersions, std::back_inserter(rows), &EngineRow::is_judged);
+  std::ranges::copy_if(engines(), std::back_inserter(rows), &EngineRow::is_judged);
   return rows;
 }
 
@@ -69,6 +103,19 @@ const EngineRow& engine_of(std::string_view text) {
   }
   throw Error(ErrorCode::kUnsupported, "only {} is known, not version '{}'", fmt::join(names, ", "),
               version);
+}
+
+std::vector<EngineChange> changes_since(const EngineRow& version) {
+  const std::map<std::string, std::string> was = facts_of(version);
+  std::map<std::string, std::string> is = facts_of(newest(version.engine));
+  std::vector<EngineChange> changes;
+  for (const auto& [id, text] : was) is.try_emplace(id);
+  for (const auto& [id, text] : is) {
+    const auto known = was.find(id);
+    const std::string before = known == was.end() ? std::string() : known->second;
+    if (before != text) changes.push_back({id, before, text});
+  }
+  return changes;
 }
 
 }  // namespace ingot::engines

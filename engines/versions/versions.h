@@ -11,12 +11,12 @@
 
 namespace ingot::engines {
 
-extern const EngineRow kVllmRow, kSglangRow, kTrtllmRow, kVllmAscendRow, kTransformersRow,
-    kDeepseekRow;
+extern const EngineRow kVllmRow, kVllm032Row, kSglangRow, kTrtllmRow, kVllmAscendRow,
+    kTransformersRow, kDeepseekRow;
 
 /// Every row; of one engine the newest first.
 std::span<const EngineRow* const> engine_versions();
-/// The rows whose refusals are known (EngineRow::is_judged).
+/// The newest versions of engines whose refusals are known (EngineRow::is_judged).
 std::vector<const EngineRow*> judged_versions();
 /// The newest version of each engine, in the order of Engine.
 std::span<const EngineRow* const> engines();
@@ -26,5 +26,13 @@ const EngineRow* find_engine(std::string_view word);
 /// The row of `word` or `word:version`, as in `vllm:0.32`. kInvalidArgument for another word,
 /// kUnsupported for a version that is not modelled.
 const EngineRow& engine_of(std::string_view text);
+
+/// A fact about an engine that two of its versions do not share.
+struct EngineChange {
+  std::string id;       ///< row_id(), "family.NAME", reading_id(), "pin.PACKAGE" ...
+  std::string was, is;  ///< the fact in either version; empty: it has none
+};
+/// Returns the facts that the newest version of the engine does not share with this one, by id.
+std::vector<EngineChange> changes_since(const EngineRow& version);
 
 }  // namespace ingot::engines

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "engines/versions/versions.h"
 #include "engines/versions/words.h"
 
@@ -293,6 +295,12 @@ constexpr std::array kFamilies = {
     EngineFamily{"qwen3_5_moe", kReplaced, kEight},
     EngineFamily{"qwen3_next", kReplaced, kEight},
     EngineFamily{"solar_open", kReplaced, kEight},
+    EngineFamily{"cohere2_moe", kRead, {kBf16}},
+    EngineFamily{"dots3_note", kRead, {kBf16}},
+    EngineFamily{"exaone", kRead, {kBf16}},
+    EngineFamily{"muse_glimmer", kRead, {kBf16}},
+    EngineFamily{"sarvam_mla", kRead, {kBf16}},
+    EngineFamily{"sarvam_moe", kRead, {kBf16}},
 };
 
 // Read in kimi_k25.py:311; prefixes that deepseek_v4/nvidia/model.py:1737 leaves as they are.
@@ -313,23 +321,75 @@ constexpr std::array<std::string_view, 26> kStackFamilies = {
     "qwen3_moe",      "qwen3_next", "qwen3_omni_moe", "qwen3_vl_moe", "qwen4_exp",
     "step3p7"};
 
+constexpr std::array kPins = {EnginePin{"compressed-tensors", "0.17.0"}};
+
+// New in 0.33.
+constexpr std::array kReadings033 = {EngineReading::kFlatExcludes,
+                                     EngineReading::kProducerMixtures};
+constexpr auto kFamilies033 = [] {
+  constexpr std::array kNew = {
+      EngineFamily{"beam", kRead, {kBf16}},
+      EngineFamily{"flint", kRead, {kBf16}},
+      EngineFamily{"kolibri1", kRead, {kBf16}},
+      EngineFamily{"muse_spark", kRead, {kBf16}},
+  };
+  std::array<EngineFamily, kFamilies.size() + kNew.size()> all = {};
+  std::ranges::copy(kNew, std::ranges::copy(kFamilies, all.begin()).out);
+  return all;
+}();
+// Its experts of Quark have a class for MXFP8 (quark_moe.py: QuarkW8A8Mxfp8MoEMethod).
+constexpr auto kLimits033 = [] {
+  std::array limits = kLimits;
+  for (EngineLimit& limit : limits) {
+    if (limit.dialect != kQuark || limit.scheme != kMxfp8) continue;
+    limit.activations = kWeightOnly;
+    limit.reason = "its experts of Quark have MXFP8 only with activations in MXFP8";
+  }
+  return limits;
+}();
+// Loads and families whose code is not that of 0.32, by scripts/engines/read.py.
+constexpr std::array<std::string_view, 10> kReadAgain033 = {"load.modelopt.fp8-tensor.static",
+                                                            "load.mxfp4.mxfp4.weight-only",
+                                                            "family.deepseek_v32",
+                                                            "family.dots1",
+                                                            "family.glm_moe_dsa",
+                                                            "family.gpt_oss",
+                                                            "family.hunyuan_v1_moe",
+                                                            "family.kimi_linear",
+                                                            "family.mimo_v2_flash",
+                                                            "family.solar_open"};
+
+constexpr EngineRow row_of(std::string_view version, std::string_view name) {
+  return {.engine = Engine::kVllm,
+          .word = "vllm",
+          .version = version,
+          .name = name,
+          .is_judged = true,
+          .command = "vllm serve",
+          .ranks_option = "--tensor-parallel-size",
+          .code_option = "--trust-remote-code",
+          .ids_option = "--skip-tokenizer-init",
+          .loads = kLoads,
+          .limits = kLimits,
+          .families = kFamilies,
+          .names = kNames,
+          .stacks = kStackFamilies,
+          .pins = kPins};
+}
+
+constexpr EngineRow newest_row() {
+  EngineRow row = row_of("0.33", "vLLM 0.33");
+  row.limits = kLimits033;
+  row.families = kFamilies033;
+  row.readings = kReadings033;
+  row.tried = "0.32";
+  row.read_again = kReadAgain033;
+  return row;
+}
+
 }  // namespace
 
-const EngineRow kVllmRow = {
-    .engine = Engine::kVllm,
-    .word = "vllm",
-    .version = "0.32",
-    .name = "vLLM 0.32",
-    .is_judged = true,
-    .command = "vllm serve",
-    .ranks_option = "--tensor-parallel-size",
-    .code_option = "--trust-remote-code",
-    .ids_option = "--skip-tokenizer-init",
-    .loads = kLoads,
-    .limits = kLimits,
-    .families = kFamilies,
-    .names = kNames,
-    .stacks = kStackFamilies,
-};
+constinit const EngineRow kVllmRow = newest_row();
+constinit const EngineRow kVllm032Row = row_of("0.32", "vLLM 0.32");
 
 }  // namespace ingot::engines

@@ -1,14 +1,13 @@
 #include "engines/versions/versions.h"
 #include "engines/versions/words.h"
 
-// vLLM-Ascend: read in its source. It was never run.
+// vLLM-Ascend 0.23: read in its source. It was never run.
 
 namespace ingot::engines {
 namespace {
 
 constexpr std::string_view kAscend = "--quantization ascend";
-constexpr std::string_view kOfAscend =
-    "vllm_ascend/quantization/configs/modelslim_config.py: get_quant_type_for_layer (0095630)";
+constexpr std::string_view kOfAscend = "vllm_ascend/quantization/modelslim_config.py:417";
 
 constexpr std::array kLoads = {
     EngineLoad{kAnyDialect, kBf16, {}, kNotTried},
@@ -17,19 +16,27 @@ constexpr std::array kLoads = {
     EngineLoad{kModelslim, kInt8Channel, kStatic, kRead, kAscend, kOfAscend},
 };
 
+// Code of quantization/methods/ registers W8A8 for linear layers, and for experts W8A8_DYNAMIC
+// only.
+constexpr std::array kLimits = {
+    EngineLimit{kModelslim, kInt8Channel, kStatic, kExperts,
+                "its experts have INT8 only with a scale of activations per token",
+                kDynamicInstead},
+};
+
 }  // namespace
 
 const EngineRow kVllmAscendRow = {
     .engine = Engine::kVllmAscend,
     .word = "vllm-ascend",
-    .version = "",
-    .name = "vLLM-Ascend",
+    .version = "0.23.0.post1",
+    .name = "vLLM-Ascend 0.23.0.post1",
     .command = "vllm serve",
     .ranks_option = "--tensor-parallel-size",
     .code_option = "--trust-remote-code",
     .ids_option = "--skip-tokenizer-init",
     .loads = kLoads,
-    .limits = {},
+    .limits = kLimits,
     .families = {},
 };
 

@@ -323,7 +323,10 @@ ModeloptStatement ModeloptStatement::of_file(const Json& description) {
 
 ModeloptStatement ModeloptStatement::of_config(const Json& block) {
   const Json& body = modelopt_body(block);
-  return {body, "config.json", kModeloptLists[&body == &block ? 1 : 0]};
+  const bool is_flat = &body == &block;
+  // A flat block has either key, by the version of ModelOpt; `ignore` comes first.
+  const bool has_older = !body.contains(kModeloptLists[1]) && body.contains(kModeloptLists[0]);
+  return {body, "config.json", kModeloptLists[is_flat && !has_older ? 1 : 0]};
 }
 
 bool ModeloptStatement::lacks_list() const {

@@ -72,9 +72,9 @@ expect 2 "by itself is no checkpoint" "$ingot" check "$example/model-00001-of-00
 # Engines know no manifest.
 sed -i '1s/{/{"edited": true,/' "$work/int8/config.json"
 expect 2 "the manifest says" "$ingot" check "$work/int8" --no-hashes
-expect 0 "vLLM 0.32 loads this checkpoint" "$ingot" check "$work/int8" --engine vllm
+expect 0 "vLLM 0.33 loads this checkpoint" "$ingot" check "$work/int8" --engine vllm
 sed -i 's/"ignore": *\[/"ignore": ["re:.*o_proj$",/' "$work/int8/config.json"
-expect 1 "vLLM 0.32 does not load this checkpoint" "$ingot" check "$work/int8" --engine vllm
+expect 1 "vLLM 0.33 does not load this checkpoint" "$ingot" check "$work/int8" --engine vllm
 "$ingot" check "$work/int8" --engine vllm --json 2>"$work/stderr" |
   python3 -c 'import json, sys; r = json.load(sys.stdin); assert r["passed"] is False; print(*[m["name"] for m in r["engine"]["modules"] if not m["agrees"]])' >"$work/names"
 [ "$(cat "$work/names")" = "model.layers.{0-5}.self_attn.o_proj" ] || fail "believed otherwise: $(cat "$work/names" "$work/stderr")"

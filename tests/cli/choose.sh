@@ -33,7 +33,7 @@ expect 0 "serve with: vllm serve $work/w8a8 --quantization ascend" "$ingot" conv
 grep -q '"for": *"vllm-ascend"' "$work/w8a8/ingot.json" || fail "the manifest lacks the engine"
 [ -e "$work/w8a8/quant_model_description.json" ] || fail "not in the dialect of Ascend"
 expect 0 "--model-path '$work/a b' --quantization w8a8_int8" "$ingot" convert "$example" "$work/a b" --to int8 --for sglang --dry-run
-expect 0 "loaded by    vLLM 0.32 (generated text), SGLang" "$ingot" convert "$example" "$work/none" --to fp8 --dry-run
+expect 0 "loaded by    vLLM 0.33 (read in its source), SGLang" "$ingot" convert "$example" "$work/none" --to fp8 --dry-run
 # Of this family the others were not tried, whatever they read of others.
 expect 0 "; not tried for this family: TensorRT-LLM, transformers 5" "$ingot" convert "$example" "$work/none" --to fp8 --dry-run
 json convert "$example" "$work/none" --to fp8 --dry-run
@@ -71,7 +71,7 @@ def word(engine, wanted):
             return scopes[row["of"]]
         if row["result"].startswith("with "):
             return f"with `{row['option']}`"
-    return known[of_form[0]["result"]]
+    return known[re.sub(r" in 0[.]32$", "", of_form[0]["result"])]
 table = open(sys.argv[3]).read().split("\n| `--to` | `--dialect` |")[1].split("\n\n")[0]
 seen, schemes, dialect = set(), [], None
 for row in table.splitlines()[2:]:
@@ -83,7 +83,7 @@ for row in table.splitlines()[2:]:
         for activations in re.findall(r"weight-only|dynamic|static", re.sub(r"\(.*\)", "", cells[2])) or [""]:
             wanted = scheme, dialect or "any", activations
             seen.add(wanted)
-            for engine, cell in zip(["vLLM 0.32", "SGLang 0.5.23"], cells[3:5]):
+            for engine, cell in zip(["vLLM 0.33", "SGLang 0.5.23"], cells[3:5]):
                 said = cell.replace(" (`--quantize-attention`)", "")
                 assert said == word(engine, wanted), (engine, wanted, cell, word(engine, wanted))
 dialects = {d["name"] for d in json.load(open(sys.argv[2]))["dialects"]} | {"any"}

@@ -38,7 +38,7 @@ for name in kimi_k2_thinking qwen3_moe_awq qwen3_moe_gptq qwen3_moe_gptq_actorde
   # One engine refuses an order of groups, the other zero points of experts.
   allow=() errors="0 errors"
   if [ "$name" = qwen3_moe_gptq_asym_actorder ]; then
-    expect 2 "none of vLLM 0.32, SGLang 0.5.23 loads this" "$ingot" convert "$golden/$name" "$work/none"
+    expect 2 "none of vLLM 0.33, SGLang 0.5.23 loads this" "$ingot" convert "$golden/$name" "$work/none"
     allow=(--allow 'engine-refuses=*') errors=engine.refused-by-all
   fi
   run convert "$golden/$name" "$work/$name.copy" "${allow[@]}"

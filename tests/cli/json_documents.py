@@ -180,7 +180,9 @@ def try_all(work):
     expect(len(run(0, "inspect", example, "--gpu", "h100", "--count", "1")["fits"]) == 5, "not five schemes")
     expect(run(0, "inspect", example, "--gpu", "h100", "--count", "2")["fits"][1]["obstacle"], "no obstacle")
     expect("yaml" in run(0, "inspect", example, "--family", "auto")["proposal"], "no proposal")
-    for table in sorted(schemas["list"]["properties"].keys() - schemas["document"]["properties"].keys()):
+    expect(run(0, "list", "engines", "--since", "vllm:0.32")["changes"], "list engines --since")
+    expect(run(0, "list", "engines", "--since", "sglang")["changes"] == [], "list engines --since the newest")
+    for table in sorted(schemas["list"]["properties"].keys() - schemas["document"]["properties"].keys() - {"changes"}):
         expect(run(0, "list", table)[table], f"list {table}")
     run(0, "list", "roles", example)
     run(2, "list", "nonsense")

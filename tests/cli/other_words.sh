@@ -19,7 +19,7 @@ ending() { python3 "$here/edit_checkpoint.py" "$work/$1" "print(sum(n.endswith('
 # The older key of the block is read where there is no other, and none is left behind.
 made older 'c["compression_config"] = c.pop("quantization_config")' --to fp8-channel
 expect 0 "0 errors" "$ingot" check "$work/older"
-expect 0 "vLLM 0.32 loads this checkpoint" "$ingot" check "$work/older" --engine vllm
+expect 0 "vLLM 0.33 loads this checkpoint" "$ingot" check "$work/older" --engine vllm
 expect 1 "compression_config is not read" "$ingot" check "$work/older" --engine transformers
 expect 0 "" "$ingot" convert "$work/older" "$work/older-bf16" --to bf16
 [ "$(config_has older-bf16 compression_config quantization_config)" = 0 ] || fail "a block of no weights is left"

@@ -19,7 +19,7 @@ for recipe in "$recipes"/*.yaml; do
   for source in example bf16; do
     input=$example; [ "$source" = bf16 ] && input=$work/bf16
     out=$work/$name-$source
-    expect 0 "loaded by: vLLM 0.32 (generated text)" "$ingot" convert "$input" "$out" --recipe "$recipe" --progress never
+    expect 0 "loaded by: vLLM 0.33 (read in its source)" "$ingot" convert "$input" "$out" --recipe "$recipe" --progress never
     expect 0 " 0 errors" "$ingot" check "$out"
     expect 0 "prefill" "$ingot" generate "$out" --prompt "Once there was a fox" --raw --greedy --max-new-tokens 4
     n=$((n + 1))

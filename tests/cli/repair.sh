@@ -29,7 +29,7 @@ expect 0 "2 of 2 weights files stay as they are" "$ingot" repair "$work/lists" "
 expect 0 "config.json: quantization_config.ignore: 1 entries -> 9 entries" "$ingot" repair "$work/lists" "$work/mended"
 [ "$(inodes "$work/lists")" = "$(inodes "$work/mended")" ] || fail "weights are no links"
 expect 0 "0 errors, 0 warnings" "$ingot" check "$work/mended" --deep
-expect 0 "vLLM 0.32 loads this checkpoint" "$ingot" check "$work/mended" --engine vllm
+expect 0 "vLLM 0.33 loads this checkpoint" "$ingot" check "$work/mended" --engine vllm
 expect 0 "PASS" "$ingot" verify "$example" "$work/mended" --levels weights
 sums "$work/lists" | cmp -s - "$work/before" || fail "the source has changed"
 expect 2 "mended" "$ingot" repair "$work/lists" "$work/mended"
@@ -56,7 +56,7 @@ json.dump(config, open(sys.argv[1], "w"), indent=2)
 P
 expect 1 'without the target "Linear"' "$ingot" check "$work/blocks" --engine sglang
 expect 0 "ct.block-target" "$ingot" check "$work/blocks"
-expect 0 "vLLM 0.32 loads this checkpoint" "$ingot" check "$work/blocks" --engine vllm
+expect 0 "vLLM 0.33 loads this checkpoint" "$ingot" check "$work/blocks" --engine vllm
 expect 0 "2 of 2 weights files stay as they are" "$ingot" repair "$work/blocks" "$work/blocks-mended"
 python3 -c 'import json, sys; a, b = (json.load(open(p)) for p in sys.argv[1:]); sys.exit(a != b)' \
   "$work/now.json" "$work/blocks-mended/config.json" || fail "repair does not write the target Linear"
@@ -140,13 +140,13 @@ for name, factor in [("model.layers.1.mlp.experts.0.up_proj", 2.0), ("model.laye
 expect 2 "nvfp4.fused-global" "$ingot" check "$work/apart"
 # No other command gives a clean bill: one verdict, first, with the command that mends it.
 expect 1 "nvfp4.fused-global" "$ingot" check "$work/apart" --engine vllm
-head -1 "$work/stdout" | grep -q "^vLLM 0.32 loads this checkpoint without an error and computes garbage: .*(ingot repair mends it)$" ||
+head -1 "$work/stdout" | grep -q "^vLLM 0.33 loads this checkpoint without an error and computes garbage: .*(ingot repair mends it)$" ||
   fail "the verdict is not first: $(head -1 "$work/stdout")"
-[ "$(grep -c "reads these weights\|vLLM 0.32" "$work/stdout")" = 1 ] || fail "two verdicts"
+[ "$(grep -c "reads these weights\|vLLM 0.33" "$work/stdout")" = 1 ] || fail "two verdicts"
 expect 0 "nvfp4.fused-global" "$ingot" convert "$work/apart" "$work/none" --max-shard-size 1GB --dry-run
-grep "^loaded by" "$work/stdout" | grep -q "vLLM 0.32" && fail "a copy is said to be loaded"
+grep "^loaded by" "$work/stdout" | grep -q "vLLM 0.33" && fail "a copy is said to be loaded"
 expect 0 "loaded by" "$ingot" convert "$work/apart" "$work/none" --to bf16 --dry-run
-grep "^loaded by" "$work/stdout" | grep -q "vLLM 0.32" || fail "encoded weights are not said to be loaded"
+grep "^loaded by" "$work/stdout" | grep -q "vLLM 0.33" || fail "encoded weights are not said to be loaded"
 expect 0 "3 tensors get the global scale of those with which loaders fuse them" "$ingot" repair "$work/apart" "$work/joint"
 expect 0 "0 errors, 0 warnings" "$ingot" check "$work/joint" --deep
 expect 0 "not read: codes and plain weights" "$ingot" check "$work/joint" --engine vllm
@@ -283,6 +283,6 @@ P
   expect 2 "ingot repair makes one" "$ingot" convert "$work/lost" "$work/none"
   expect 0 "quantization_config: absent -> " "$ingot" repair "$work/lost" "$work/lost-mended" --progress never
   expect 0 "0 errors" "$ingot" check "$work/lost-mended"
-  expect 0 "vLLM 0.32 loads this checkpoint" "$ingot" check "$work/lost-mended" --engine vllm
+  expect 0 "vLLM 0.33 loads this checkpoint" "$ingot" check "$work/lost-mended" --engine vllm
 done
 finish

@@ -23,7 +23,7 @@ P
 broken() {
   copy "$1" "$3"
   expect 2 "[$2; refused by" "$ingot" check "$work/$1"
-  expect 1 "vLLM 0.32 does not load this checkpoint" "$ingot" check "$work/$1" --engine vllm
+  expect 1 "vLLM 0.33 does not load this checkpoint" "$ingot" check "$work/$1" --engine vllm
   grep -qF "[$2; refused by" "$work/stdout" || fail "$1: check --engine does not name $2"
   expect 0 "$2" "$ingot" convert "$work/$1" "$work/none" --to bf16 --for vllm --dry-run
   grep -E "^(loaded by|serve with) .*(vLLM|vllm)" "$work/stdout" && fail "$1: said to be loaded by vLLM"
@@ -38,7 +38,7 @@ unreadable() {
 
 copy good 'c["rope_scaling"] = {"type": "yarn", "factor": 4, "original_max_position_embeddings": 1024}'
 expect 0 "0 errors, 0 warnings" "$ingot" check "$work/good"
-expect 0 "vLLM 0.32 loads this checkpoint" "$ingot" check "$work/good" --engine vllm
+expect 0 "vLLM 0.33 loads this checkpoint" "$ingot" check "$work/good" --engine vllm
 expect 0 "serve with   vllm serve" "$ingot" convert "$work/good" "$work/none" --to bf16 --for vllm --dry-run
 grep -q "trust.remote.code" "$work/stdout" && fail "code of a checkpoint that has none"
 
@@ -73,7 +73,7 @@ expect 0 "0 errors, 0 warnings" "$ingot" check "$work/slow"
 # Code that is here, or in another repository: the command says that it may run.
 copy code 'c["auto_map"] = {"AutoConfig": "configuration_own.OwnConfig", "AutoModel": "org/name--modeling_own.Own"}; (d / "configuration_own.py").write_text("pass")'
 expect 0 "0 errors, 0 warnings" "$ingot" check "$work/code"
-expect 0 "vLLM 0.32 loads this checkpoint" "$ingot" check "$work/code" --engine vllm
+expect 0 "vLLM 0.33 loads this checkpoint" "$ingot" check "$work/code" --engine vllm
 copy tokenizer-code '(d / "tokenizer_config.json").write_text("{\"model_max_length\": 1000000000000000019884624838656, \"auto_map\": {\"AutoTokenizer\": [\"org/name--own.Own\", null]}}")'
 for name in code tokenizer-code; do
   for engine in vllm sglang; do

@@ -37,7 +37,17 @@ for words in "engines vllm nvfp4" "engines vllm-ascend" "rules ct.ignore" "rules
   holds "0 < len(d['${words%% *}']) < 60"
 done
 "$ingot" list engines vllm nvfp4 --json >"$work/json"
-holds "all(row['engine'] == 'vLLM 0.32' and row['scheme'] == 'nvfp4' for row in d['engines'])"
+holds "all(row['engine'] == 'vLLM 0.33' and row['scheme'] == 'nvfp4' for row in d['engines'])"
+# The facts of an engine that a version changed, and no others.
+expect 0 "reader.modelopt.flat-excludes" "$ingot" list engines --since vllm:0.32
+"$ingot" list engines --since vllm:0.32 --json >"$work/json"
+holds "{r['id']: (r['was'], r['is']) for r in d['changes']}['load.modelopt.fp8-tensor.static'] == ('generated text on a GPU', 'read in its source')"
+holds "all((r['was'] == '') == (r['change'] == 'new') and r['engine'] == 'vLLM 0.33' and r['since'] == 'vLLM 0.32' for r in d['changes'])"
+"$ingot" list engines family.beam --since vllm:0.32 --json >"$work/json"
+holds "[r['id'] for r in d['changes']] == ['family.beam']"
+expect 0 "nothing changed since sglang:0.5.23" "$ingot" list engines --since sglang:0.5.23
+expect 2 "not version '0.1'" "$ingot" list engines --since vllm:0.1
+expect 2 "list engines" "$ingot" list loads --since vllm:0.32
 "$ingot" list rules ct.ignore --json >"$work/json"
 holds "[row['name'] for row in d['rules']] == ['ct.ignore']"
 expect 2 "no row of engines has 'nvfp5' (ingot list engines); did you mean nvfp4?" "$ingot" list engines vllm nvfp5

@@ -73,7 +73,7 @@ expect 2 "matches no tensor" "$ingot" convert "$work/in" "$work/out" --rule 'mod
 expect 2 "no scheme" "$ingot" convert "$work/in" "$work/out" --to int3
 expect 2 "fp8.plain-module" "$ingot" convert "$work/in" "$work/out" --rule 'lm_head.weight=fp8'
 expect 2 "ct.plain-module" "$ingot" convert "$work/in" "$work/out" --to int8 --rule 'role:router=int8'
-expect 2 "vLLM 0.32" "$ingot" convert "$work/in" "$work/out" --to fp8-tensor --dialect compressed-tensors
+expect 2 "vLLM 0.33" "$ingot" convert "$work/in" "$work/out" --to fp8-tensor --dialect compressed-tensors
 expect 2 "ingot calibrate" "$ingot" convert "$work/in" "$work/out" --to fp8-tensor --activations static
 expect 2 "nvfp4 needs a matrix" "$ingot" convert "$work/in" "$work/out" --rule 'model.norm.weight=nvfp4'
 expect 2 "mem-limit" "$ingot" convert "$work/in" "$work/out" --to bf16 --mem-limit 1MB

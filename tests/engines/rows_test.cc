@@ -1,3 +1,6 @@
+#include <map>
+#include <utility>
+
 #include "engines/limits.h"
 #include "formats/dialect/dialect.h"
 #include "formats/family/families.h"
@@ -23,13 +26,13 @@ bool has_generated_dense(const EngineRow& engine, const EngineLoad& load) {
 }
 
 TEST(EngineSupport, HasEveryLoadOnceAndEveryLimit) {
-  const std::vector<EngineSupport> rows = engine_support();
+  const std::vector<EngineSupport> rows = engine_support(engine_versions());
   for (const EngineRow* engine : engine_versions()) {
     for (const EngineLoad& load : engine->loads) {
       const auto n = std::ranges::count_if(rows, [&](const EngineSupport& row) {
         return row.limit == nullptr && row.engine == engine && row.dialect == load.dialect &&
                row.scheme == load.scheme && row.activations == load.activations &&
-               row.evidence == load.evidence;
+               row.evidence == engine->evidence_of(load);
       });
       EXPECT_EQ(n, 1) << engine->name << " " << formats::scheme_facts(load.scheme).name;
     }
@@ -54,7 +57,12 @@ TEST(EngineSupport, DoesNotGuess) {
   };
   using ::testing::ElementsAre;
   EXPECT_THAT(text_of(Engine::kVllm, "deepseek", SchemeId::kFp8Block, Activations::kDynamic),
-              ElementsAre("generated text on a GPU", "rounded"));
+              ElementsAre("generated text on a GPU in 0.32", "rounded"));
+  EXPECT_THAT(text_of(Engine::kVllm, "modelopt", SchemeId::kFp8Tensor, Activations::kStatic),
+              ElementsAre("read in its source"))
+      << "its code is not that which ran";
+  EXPECT_THAT(text_of(Engine::kTrtllm, "deepseek", SchemeId::kFp8Block, Activations::kDynamic),
+              ElementsAre("not read"));
   EXPECT_THAT(
       text_of(Engine::kTrtllm, "compressed-tensors", SchemeId::kInt8Channel, Activations::kDynamic),
       ElementsAre("not tried"));
@@ -161,9 +169,9 @@ TEST(EngineFamilies, AreFamiliesOfOurs) {
 TEST(EngineFamilies, HaveTheRunsOfEveryForm) {
   for (const EngineRow* engine : engine_versions()) {
     for (const EngineLoad& load : engine->loads) {
-      if (load.evidence >= Evidence::kRead) continue;
+      if (engine->evidence_of(load) >= Evidence::kRead) continue;
       const bool is_of_one = std::ranges::any_of(engine->families, [&](const EngineFamily& row) {
-        return engine->family_evidence(row.family, load.scheme) <= load.evidence;
+        return engine->family_evidence(row.family, load.scheme) <= engine->evidence_of(load);
       });
       EXPECT_TRUE(is_of_one) << engine->name << " " << scheme_facts(load.scheme).name;
     }
@@ -205,9 +213,44 @@ TEST(EngineVersions, AreToldApartByName) {
     EXPECT_EQ(static_cast<std::size_t>(engines()[i]->engine), i);
 }
 
+TEST(EngineRows, HaveIdsOfTheirOwn) {
+  for (const EngineRow* engine : engine_versions()) {
+    std::set<std::string> ids;
+    for (const EngineLoad& load : engine->loads)
+      EXPECT_TRUE(ids.insert(row_id(load)).second) << engine->name << " " << row_id(load);
+    for (const EngineLimit& limit : engine->limits)
+      EXPECT_TRUE(ids.insert(row_id(limit)).second) << engine->name << " " << row_id(limit);
+    for (const EngineFamily& family : engine->families)
+      ids.insert("family." + std::string(family.family));
+    for (const std::string_view id : engine->read_again)
+      EXPECT_TRUE(ids.contains(std::string(id))) << engine->name << " has no row " << id;
+    EXPECT_EQ(engine->tried.empty(), engine->read_again.empty()) << engine->name;
+  }
+  EXPECT_EQ(row_id(kVllmRow.loads[4]), "load.ct.fp8-block.dynamic");
+  EXPECT_EQ(row_id(kVllmRow.limits[0]), "limit.ct.fp8-block.weight-only");
+}
+
+TEST(ChangesSince, AreTheFactsThatDiffer) {
+  std::map<std::string, std::pair<std::string, std::string>> changes;
+  for (const EngineChange& change : changes_since(kVllm032Row)) {
+    EXPECT_NE(change.was, change.is) << change.id;
+    changes[change.id] = {change.was, change.is};
+  }
+  EXPECT_EQ(changes.at("load.modelopt.fp8-tensor.static"),
+            (std::pair<std::string, std::string>("generated text on a GPU", "read in its source")));
+  EXPECT_EQ(changes.at("reader.modelopt.flat-excludes").first, "");
+  EXPECT_EQ(changes.at("limit.quark.mxfp8.experts").second, "");
+  EXPECT_EQ(changes.at("limit.quark.mxfp8.weight-only.experts").first, "");
+  EXPECT_EQ(changes.at("family.beam").second, "read in its source: bf16");
+  EXPECT_FALSE(changes.contains("load.ct.fp8-block.dynamic")) << "its code is that which ran";
+  EXPECT_FALSE(changes.contains("pin.compressed-tensors"));
+  EXPECT_TRUE(changes_since(kVllmRow).empty());
+}
+
 TEST(EngineOf, TakesTheVersionThatIsKnown) {
   EXPECT_EQ(&engine_of("vllm"), &newest(Engine::kVllm));
-  EXPECT_EQ(&engine_of("vllm:0.32"), &kVllmRow);
+  EXPECT_EQ(&engine_of("vllm:0.33"), &kVllmRow);
+  EXPECT_EQ(&engine_of("vllm:0.32"), &kVllm032Row);
   EXPECT_EQ(&engine_of("sglang:0.5.23"), &kSglangRow);
   for (const char* other : {"vllm:0.3", "vllm:2", "vllm:", "trtllm:1.0"})
     expect_error(kUnsupported, {"not version"}, [&] { engine_of(other); });

@@ -347,6 +347,53 @@ TEST(EngineView, ListedLayersStandForWhatIsBuilt) {
   EXPECT_EQ(believed(view, kMoe + "experts.{0-3}.down_proj"), "nvfp4");
 }
 
+// vLLM 0.33, modelopt.py:359.
+TEST(EngineView, FlatBlockHasItsOlderListSinceVllm033) {
+  EditableCheckpoint edited = make_nvfp4_modelopt();
+  edited.descriptions.clear();
+  Json& block = quantization(edited);
+  block["exclude_modules"] = block["ignore"];
+  const Opened both(edited);
+  EXPECT_EQ(disagreements(engine_view(*both.checkpoint, kVllm032Row)), "") << "ignore counts";
+  block.erase("ignore");
+  const Opened older(edited);
+  EXPECT_EQ(disagreements(engine_view(*older.checkpoint, kVllmRow)), "");
+  EXPECT_NE(disagreements(engine_view(*older.checkpoint, kVllm032Row)), "");
+}
+
+// vLLM 0.33, transformers_utils/model_arch_config_convertor.py:267.
+TEST(EngineView, MixtureOfAProducerIsReadSinceVllm033) {
+  EditableCheckpoint edited = make_nvfp4_modelopt();
+  edited.config.erase("quantization_config");
+  Json& file = edited.descriptions.at("hf_quant_config.json");
+  file["producer"] = {{"name", "modelopt"}};
+  file["quantization"]["quant_algo"] = "MIXED_PRECISION";
+  file["quantization"]["quantized_layers"] = {{kDense + "gate_proj", {{"quant_algo", "NVFP4"}}}};
+  const Opened opened(edited);
+  EXPECT_EQ(believed(engine_view(*opened.checkpoint, kVllmRow), kDense + "up_proj"), "nvfp4");
+  EXPECT_EQ(believed(engine_view(*opened.checkpoint, kVllm032Row), kDense + "up_proj"), "refused");
+}
+
+// compressed-tensors 0.17 to 0.20, quantization/quant_args.py; vLLM demands 0.17, SGLang 0.18.
+TEST(EngineView, WordsAreThoseOfThePinnedCompressedTensors) {
+  const auto reason = [](const Json& change, const EngineRow& engine) {
+    EditableCheckpoint edited = make_channel();
+    quantization(edited)["config_groups"]["group_0"]["weights"].update(change);
+    const Opened opened(edited);
+    const EngineView view = engine_view(*opened.checkpoint, engine);
+    for (const BelievedModules& row : view.modules)
+      if (row.believed == "refused") return row.because;
+    return std::string();
+  };
+  using ::testing::HasSubstr;
+  EXPECT_THAT(reason({{"num_bits", 6}}, kVllmRow), HasSubstr("0.20.0"));
+  EXPECT_THAT(reason({{"num_bits", 6}}, kSglangRow), HasSubstr("0.18.0 is what it demands"));
+  EXPECT_THAT(reason({{"scale_format", "e8m0"}}, kVllmRow),
+              HasSubstr("weights has key scale_format, which compressed-tensors 0.17.0"));
+  EXPECT_THAT(reason({{"strategy", "row"}}, kVllmRow), HasSubstr("strategy row"));
+  EXPECT_EQ(reason({{"actorder", "weight"}, {"type", "FLOAT"}}, kVllmRow), "");
+}
+
 TEST(EngineView, RowsStandForTheLayersThatTheyName) {
   EditableCheckpoint edited = make_fp8();
   make_weight_plain(edited, kMoe + "experts.2.up_proj.weight");

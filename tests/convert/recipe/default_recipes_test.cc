@@ -298,7 +298,7 @@ Plan plan_of(const Asked& asked, const std::filesystem::path& input = tiny_v32()
 }
 
 void expect_refused(const Asked& asked, const std::string& fact) {
-  expect_error(ErrorCode::kUnsupported, {fact, "vLLM 0.32", "SGLang 0.5.23", "engine-refuses"},
+  expect_error(ErrorCode::kUnsupported, {fact, "vLLM 0.33", "SGLang 0.5.23", "engine-refuses"},
                [&] { plan_of(asked); });
 }
 

@@ -85,7 +85,7 @@ TEST(ForAnEngine, AnOptionIsNamedWhereTheEngineNeedsOne) {
 TEST(ForAnEngine, RefusesWithWhatItLoadsInstead) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   expect_error(ErrorCode::kUnsupported,
-               {"vLLM 0.32", "int8-block", "blockwise_int8", "fp8-block", "ingot list loads"},
+               {"vLLM 0.33", "int8-block", "blockwise_int8", "fp8-block", "ingot list loads"},
                [&] { plan_for_engine(source, Engine::kVllm, SchemeId::kInt8Block); });
   expect_error(ErrorCode::kUnsupported, {"SGLang 0.5.23", "mxfp8"},
                [&] { plan_for_engine(source, Engine::kSglang, SchemeId::kMxfp8); });
@@ -105,7 +105,7 @@ TEST(ForAnEngine, RefusesWhatContradictsIt) {
                  [&] { plan_for_engine(source, Engine::kVllm, SchemeId::kInt8Channel, recipe); });
   };
   refuse([](Choices& choices) { choices.dialect = "modelslim"; },
-         {"vLLM 0.32", "--dialect modelslim", "compressed-tensors (dynamic)"});
+         {"vLLM 0.33", "--dialect modelslim", "compressed-tensors (dynamic)"});
   refuse([](Choices& choices) { choices.activations = Activations::kWeightOnly; },
          {"--activations weight-only", "(dynamic)", "leave --activations out"});
   Recipe recipe;
@@ -303,8 +303,8 @@ TEST(EngineFamilies, RefuseFormsThatTheirLoaderLacks) {
   EXPECT_THAT(int8.vllm().reason, ::testing::HasSubstr("gpt-oss"));
   const PlannedFixture plain("gpt_oss_bf16", SchemeId::kBf16);
   EXPECT_TRUE(plain.vllm().loads);
-  EXPECT_EQ(plain.vllm().evidence, engines::Evidence::kReplaced);
-  expect_error(ErrorCode::kUnsupported, {"vLLM 0.32", "gpt-oss", "mxfp4"}, [&] {
+  EXPECT_EQ(plain.vllm().evidence, engines::Evidence::kRead) << "its loader is not that of 0.32";
+  expect_error(ErrorCode::kUnsupported, {"vLLM 0.33", "gpt-oss", "mxfp4"}, [&] {
     static_cast<void>(PlannedFixture("gpt_oss_bf16", SchemeId::kInt8Channel, Engine::kVllm).vllm());
   });
 }

@@ -260,9 +260,9 @@ TEST_F(VllmLayout, RefusesWhatVllmDoesNotLoad) {
     };
   };
   for (const char* dialect : {"deepseek", "compressed-tensors"}) {
-    expect_refused(to(1, 1, dialect), {"vLLM 0.32 does not load it", "experts.0.gate_proj.weight",
+    expect_refused(to(1, 1, dialect), {"vLLM 0.33 does not load it", "experts.0.gate_proj.weight",
                                        "multiple of the block"});
-    expect_refused(to(2, 2, dialect), {"vLLM 0.32 does not load it", "multiple of the block"});
+    expect_refused(to(2, 2, dialect), {"vLLM 0.33 does not load it", "multiple of the block"});
   }
   // Allowed for another engine, and then check says so.
   Conversion allowed = to_ranks(narrow, directory_ / "allowed", 1);

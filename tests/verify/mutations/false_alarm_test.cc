@@ -48,7 +48,7 @@ bool is_refused_by_engines(const fs::path& source, const Target& target) {
     plan_for(model, conversion.recipe, conversion.plan);
     return false;
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("none of vLLM 0.32, SGLang 0.5.23 loads this"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("none of vLLM 0.33, SGLang 0.5.23 loads this"));
     return true;
   }
 }
