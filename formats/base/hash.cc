@@ -1,6 +1,7 @@
 #include "formats/base/hash.h"
 
 #include <algorithm>
+#include <new>
 
 #include <fmt/format.h>
 // Asks OpenSSL for the functions of 1.1.0, since newer ones bring the whole library into a program.
@@ -58,7 +59,7 @@ void ChunkHasher::Free::operator()(XXH3_state_s* state) const {
 }
 
 ChunkHasher::ChunkHasher() : state_(XXH3_createState()) {
-  INGOT_CHECK(state_ != nullptr);
+  if (state_ == nullptr) throw std::bad_alloc();
   reset();
 }
 

@@ -1,11 +1,13 @@
 #include "formats/json/zstd_lines.h"
 
 #include <algorithm>
+#include <new>
 #include <vector>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
@@ -27,6 +29,11 @@ struct FreeDecompressor {
   void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
 };
 
+// Throws where zstd had no memory, which is no fault of the bytes.
+void require_memory(std::size_t result) {
+  if (ZSTD_getErrorCode(result) == ZSTD_error_memory_allocation) throw std::bad_alloc();
+}
+
 // Decompresses a file piece by piece.
 class ZstdFile {
  public:
@@ -36,7 +43,7 @@ class ZstdFile {
         context_(ZSTD_createDCtx()),
         input_(ZSTD_DStreamInSize()),
         output_(ZSTD_DStreamOutSize()) {
-    INGOT_CHECK(context_ != nullptr);
+    if (context_ == nullptr) throw std::bad_alloc();
     INGOT_CHECK(
         !ZSTD_isError(ZSTD_DCtx_setParameter(context_.get(), ZSTD_d_windowLogMax, kMaxWindowLog)));
   }
@@ -51,6 +58,7 @@ class ZstdFile {
     if (in_.pos == in_.size && !was_full_) refill();
     ZSTD_outBuffer out{output_.data(), output_.size(), 0};
     const std::size_t left = ZSTD_decompressStream(context_.get(), &out, &in_);
+    require_memory(left);
     if (ZSTD_isError(left)) corrupt("is not a sound zstd stream (cut, or changed?)");
     was_full_ = out.pos == out.size;
     done_ = left == 0;
@@ -97,7 +105,7 @@ ZstdLineWriter::ZstdLineWriter(const std::filesystem::path& path, Durable durabl
       context_(ZSTD_createCCtx()),
       buffer_(ZSTD_CStreamOutSize()) {
   ZSTD_CCtx* context = context_.get();
-  INGOT_CHECK(context != nullptr);
+  if (context == nullptr) throw std::bad_alloc();
   INGOT_CHECK(!ZSTD_isError(ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, kLevel)));
   INGOT_CHECK(!ZSTD_isError(ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1)));
 }
@@ -109,6 +117,7 @@ void ZstdLineWriter::feed(std::string_view text, bool is_end) {
     ZSTD_outBuffer out{buffer_.data(), buffer_.size(), 0};
     const std::size_t left =
         ZSTD_compressStream2(context_.get(), &out, &in, is_end ? ZSTD_e_end : ZSTD_e_continue);
+    require_memory(left);
     INGOT_CHECK(!ZSTD_isError(left));
     file_.write_exact(std::span(buffer_).first(out.pos), offset_);
     offset_ += out.pos;
