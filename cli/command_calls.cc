@@ -152,16 +152,36 @@ Json with_words(const char* options, std::vector<std::pair<const char*, const ch
   return settings;
 }
 
-// Options that would read the source again.
-void require_givable(const Json& settings) {
-  for (const char* name :
-       {"verify", "lossless-only", "resume", "consume-source", "part", "dry-run", "explain"}) {
+// Refuses options that a model in memory has no use for, and those that would read again what is
+// read once.
+void require_givable(const Json& settings, bool is_read_once) {
+  const auto is_asked = [&](const char* name) {
     const Json& value = formats::json_member(settings, name);
-    if (value.is_null() || value == false) continue;
+    return !value.is_null() && value != false;
+  };
+  for (const char* name : {"resume", "part", "consume-source"}) {
+    if (!is_asked(name)) continue;
     throw Error(ErrorCode::kInvalidArgument,
-                "--{} reads the source again, and tensors that are given are read once "
-                "(compare with a copy on a disk: ingot verify)",
+                "--{} is for a source on a disk: a model in memory is converted in one run, by one "
+                "process (leave it out; to begin again --force, or another folder)",
                 name);
+  }
+  for (const char* name : {"verify", "lossless-only", "dry-run", "explain"}) {
+    if (!is_read_once || !is_asked(name)) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                "--{} reads the source again, and tensors that come one by one are read once (give "
+                "all of them at once, in the host's memory; or compare with a copy on a disk: "
+                "ingot verify)",
+                name);
+  }
+}
+
+// The job of tensors in memory cannot be continued: they are gone, or have other values.
+void remove_unfinished(const Json& settings, convert::GivenTensors& tensors) {
+  if (!tensors.has_begun()) return;
+  try {
+    convert::remove_leftovers(formats::text_at(settings, "output"), execution({}).run);
+  } catch (...) {
   }
 }
 
@@ -200,13 +220,7 @@ struct ingot_writer {
     tensors.abandon();
     join();
     std::free(report);
-    if (!tensors.has_begun() || is_published) return;
-    try {
-      // The job cannot be continued, since its tensors are gone.
-      ingot::convert::remove_leftovers(ingot::formats::text_at(settings, "output"),
-                                       ingot::execution({}).run);
-    } catch (...) {
-    }
+    if (!is_published) remove_unfinished(settings, tensors);
   }
   ingot_writer(const ingot_writer&) = delete;
   ingot_writer& operator=(const ingot_writer&) = delete;
@@ -230,7 +244,7 @@ int ingot_writer_open(const char* source, const char* output, const char* option
     require_given(output, "output");
     require_given(writer, "writer");
     auto settings = with_words(options, {{"input", source}, {"output", output}});
-    require_givable(settings);
+    require_givable(settings, true);
     auto made = std::make_unique<ingot_writer>(std::move(settings), run);
     made->tensors.wait_for_job();
     *writer = made.release();
@@ -260,6 +274,33 @@ int ingot_writer_finish(ingot_writer* writer, char** report) {
 
 void ingot_writer_free(ingot_writer* writer) {
   delete writer;
+}
+
+int ingot_convert_memory(const char* source, const char* output, const char* options,
+                         const ingot_encoded* tensors, size_t n_tensors, const ingot_run* run,
+                         char** report) {
+  return call([&] {
+    require_given(source, "source");
+    require_given(output, "output");
+    require_given(tensors, "tensors");
+    const auto settings = with_words(options, {{"input", source}, {"output", output}});
+    require_givable(settings, false);
+    ingot::convert::GivenTensors given(0);
+    const auto* bytes = reinterpret_cast<const std::byte*>(tensors);
+    for (std::size_t i = 0; i < n_tensors; ++i, bytes += tensors->size) {
+      const auto& one = *reinterpret_cast<const ingot_encoded*>(bytes);
+      require_given(one.name, "name");
+      given.lend(one.name, {static_cast<const std::byte*>(one.bytes), one.n_bytes},
+                 ingot::library::given_form(one.name, one.dtype, one.shape, one.n_dims, one.bytes,
+                                            one.n_bytes));
+    }
+    try {
+      run_command("convert", settings, run, report, &given);
+    } catch (...) {
+      remove_unfinished(settings, given);
+      throw;
+    }
+  });
 }
 
 int ingot_command(const char* command, const char* options, const ingot_run* run, char** report) {

@@ -98,12 +98,16 @@ void add_gate(const ConvertOptions& options, JobOptions& job, const Checkpoint& 
   for (const verify::Level level : verify::parse_levels(gate.levels)) {
     if (verify::runs_model(level)) (void)inference::model_spec(source.family(), source.config());
   }
-  job.execute.inspect = [&options, &job,
+  std::function<Checkpoint(Checkpoint)> source_bytes;
+  if (const convert::GivenTensors* given = job.execute.given; given != nullptr)
+    source_bytes = [given](Checkpoint opened) { return given->lent_view(std::move(opened)); };
+  job.execute.inspect = [&options, &job, source_bytes = std::move(source_bytes),
                          judged = std::move(judged)](const std::filesystem::path& staged) {
     const verify::Report report = verify::verify_pair(
         options.input, staged,
         {.levels = verify::parse_levels(options.gate.levels),
          .family = options.family,
+         .source_bytes = source_bytes,
          .output_name =
              std::filesystem::absolute(job.output).lexically_normal().filename().string(),
          .thresholds = options.gate.thresholds,

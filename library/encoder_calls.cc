@@ -129,8 +129,7 @@ int ingot_encoder_new(ingot_plan* plan, ingot_encoder** encoder) {
       throw Error(ErrorCode::kExists, "the plan has an encoder (make another plan)");
     *encoder = new ingot_encoder{
         .encoder = convert::MemoryEncoder(plan->conversion->plan, plan->given->stored(),
-                                          *plan->held, memory_budget(plan->job.mem_limit)),
-        .made = {}};
+                                          *plan->held, memory_budget(plan->job.mem_limit))};
   });
 }
 
@@ -145,9 +144,10 @@ int ingot_encoder_put(ingot_encoder* encoder, const char* name, const void* byte
     require_given(name, "name");
     require_given(n_made, "n_made");
     if (n_bytes > 0) require_given(bytes, "bytes");
-    encoder->made.clear();
-    encoder->made = encoder->encoder.put(name, {static_cast<const std::byte*>(bytes), n_bytes});
-    *n_made = encoder->made.size();
+    ingot_encoder::Made& made = encoder->of_thread();
+    made.clear();
+    made = encoder->encoder.put(name, {static_cast<const std::byte*>(bytes), n_bytes});
+    *n_made = made.size();
   });
 }
 
@@ -158,22 +158,22 @@ int ingot_encoder_put_array(ingot_encoder* encoder, const char* name, const char
     require_given(encoder, "encoder");
     require_given(name, "name");
     require_given(n_made, "n_made");
-    encoder->made.clear();
+    ingot_encoder::Made& made = encoder->of_thread();
+    made.clear();
     const convert::GivenForm form = given_form(name, dtype, shape, n_dims, bytes, n_bytes);
-    encoder->made =
-        encoder->encoder.put(name, {static_cast<const std::byte*>(bytes), n_bytes}, &form);
-    *n_made = encoder->made.size();
+    made = encoder->encoder.put(name, {static_cast<const std::byte*>(bytes), n_bytes}, &form);
+    *n_made = made.size();
   });
 }
 
 int ingot_encoder_made(const ingot_encoder* encoder, size_t index, ingot_encoded* tensor) {
   return call([&] {
     require_given(encoder, "encoder");
-    if (index >= encoder->made.size()) {
-      throw Error(ErrorCode::kInvalidArgument, "there is no tensor {} of {}", index,
-                  encoder->made.size());
+    const ingot_encoder::Made& all = encoder->of_thread();
+    if (index >= all.size()) {
+      throw Error(ErrorCode::kInvalidArgument, "there is no tensor {} of {}", index, all.size());
     }
-    const convert::EncodedTensor& made = encoder->made[index];
+    const convert::EncodedTensor& made = all[index];
     fill(tensor, ingot_encoded{.size = 0,
                                .name = made.name.c_str(),
                                .dtype = formats::dtype_name(made.dtype).data(),

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <ingot/ingot.h>
@@ -35,6 +38,14 @@ struct ingot_plan {
 };
 
 struct ingot_encoder {
+  using Made = std::vector<ingot::convert::EncodedTensor>;
+
   ingot::convert::MemoryEncoder encoder;
-  std::vector<ingot::convert::EncodedTensor> made;
+  mutable std::mutex mutex = {};  ///< guards the map, whose entries are each of one thread
+  mutable std::map<std::thread::id, Made> made = {};
+
+  Made& of_thread() const {
+    const std::lock_guard lock(mutex);
+    return made[std::this_thread::get_id()];
+  }
 };

@@ -65,6 +65,7 @@ ComparedCheckpoint open_source_of(const std::filesystem::path& source, const che
   if (of_source.family.empty() && formats::family_file_in(source).empty())
     of_source.family = formats::family_file_in(output.directory);
   ComparedCheckpoint from = open_with(of_source, source, options.source_config);
+  if (options.source_bytes) from.model = options.source_bytes(std::move(from.model));
   const bool has_experts =
       formats::holds_stacks(from.model) || formats::holds_single_experts(from.model);
   if (has_experts && output.is_sound()) {

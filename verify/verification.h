@@ -25,6 +25,8 @@ struct PartLedger {
 struct VerificationOptions {
   std::vector<Level> levels = {Level::kStructure, Level::kWeights};
   std::string family = {};  ///< family of both sides, as formats::OpenOptions::family
+  /// The source that was opened, with the bytes to compare with; null: those of its files.
+  std::function<formats::Checkpoint(formats::Checkpoint)> source_bytes = {};
   std::filesystem::path source_config = {},
                         output_config = {};  ///< config.json, as shard::SourceOptions::config
   /// Name of the output in the report, where that is not its directory's.

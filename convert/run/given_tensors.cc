@@ -10,10 +10,16 @@ namespace {
 
 constexpr std::uint32_t kNoSet = std::numeric_limits<std::uint32_t>::max();
 
+// More of these would not keep the workers busier, and each new page costs time.
+constexpr std::uint64_t kMostReady = std::uint64_t{256} << 20;
+
 }  // namespace
 
-std::shared_ptr<const formats::Checkpoint> GivenTensors::source(
-    std::shared_ptr<const formats::Checkpoint> opened) {
+void GivenTensors::lend(std::string name, std::span<const std::byte> bytes, GivenForm form) {
+  lent_[std::move(name)] = {.bytes = bytes, .form = std::move(form)};
+}
+
+GivenTensors::View GivenTensors::view_of(std::shared_ptr<const formats::Checkpoint> opened) const {
   if (opened->dialect().is_read_only || !opened->is_whole()) {
     throw Error(ErrorCode::kUnsupported,
                 "slices, and weights in the order of AWQ or GPTQ, are converted only from files")
@@ -23,15 +29,40 @@ std::shared_ptr<const formats::Checkpoint> GivenTensors::source(
   draft.stored.assign(opened->stored().begin(), opened->stored().end());
   draft.tensors.assign(opened->tensors().begin(), opened->tensors().end());
   auto held = std::make_unique<HeldBytes>(std::move(opened));
-  held_ = held.get();
+  HeldBytes* const bytes = held.get();
+  for (std::uint32_t i = 0; !lent_.empty() && i < draft.stored.size(); ++i) {
+    const formats::StoredTensor& tensor = draft.stored[i];
+    const auto found = lent_.find(tensor.name);
+    if (found == lent_.end())
+      throw Error(ErrorCode::kMissingTensor, "has not been given").in_tensor(tensor.name);
+    require_form(&found->second.form, found->second.bytes.size(), tensor);
+    bytes->borrow(i, found->second.bytes);
+  }
   draft.bytes = std::move(held);
-  source_ =
-      std::make_shared<const formats::Checkpoint>(formats::Checkpoint::view(std::move(draft)));
+  return {.checkpoint = formats::Checkpoint::view(std::move(draft)), .held = bytes};
+}
+
+formats::Checkpoint GivenTensors::lent_view(formats::Checkpoint opened) const {
+  return view_of(std::make_shared<const formats::Checkpoint>(std::move(opened))).checkpoint;
+}
+
+std::shared_ptr<const formats::Checkpoint> GivenTensors::source(
+    std::shared_ptr<const formats::Checkpoint> opened) {
+  View view = view_of(std::move(opened));
+  held_ = view.held;
+  source_ = std::make_shared<const formats::Checkpoint>(std::move(view.checkpoint));
   return source_;
 }
 
 void GivenTensors::begin(const Plan& plan, const std::vector<std::vector<std::uint32_t>>& units) {
   const std::lock_guard lock(mutex_);
+  has_begun_ = true;
+  if (!lent_.empty()) {
+    set_of_unit_.assign(units.size(), kNoSet);
+    for (std::size_t unit = 0; unit < units.size(); ++unit) ready_.push_back(unit);
+    is_finished_ = true;
+    return;
+  }
   sets_.emplace(plan, source_->stored(), *held_);
   units_of_set_.resize(sets_->count());
   n_open_.resize(sets_->count());
@@ -43,7 +74,6 @@ void GivenTensors::begin(const Plan& plan, const std::vector<std::vector<std::ui
       units_of_set_[set_of_unit_.back()].push_back(unit);
     }
   }
-  has_begun_ = true;
   changed_.notify_all();
 }
 
@@ -54,7 +84,15 @@ std::optional<std::size_t> GivenTensors::take() {
   const std::size_t unit = ready_.front();
   ready_.pop_front();
   ++n_at_work_;
+  n_ready_ -= share_of(unit);
+  changed_.notify_all();
   return unit;
+}
+
+// Its part of the bytes of its set.
+std::uint64_t GivenTensors::share_of(std::size_t unit) const {
+  const std::uint32_t set = set_of_unit_[unit];
+  return set == kNoSet ? 0 : sets_->n_bytes(set) / units_of_set_[set].size();
 }
 
 void GivenTensors::done(std::size_t unit) {
@@ -93,8 +131,9 @@ void GivenTensors::put(std::string_view name, std::span<const std::byte> bytes,
                        const GivenForm& form) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] {
-    return failure_ != nullptr || has_ended_ || n_waiting_ == 0 ||
-           held_->n_held() + bytes.size() <= most_held_;
+    if (failure_ != nullptr || has_ended_ || n_waiting_ == 0) return true;
+    return held_->n_held() + bytes.size() <= most_held_ &&
+           (n_ready_ == 0 || n_ready_ + bytes.size() <= kMostReady);
   });
   require_job(lock);
   const std::uint64_t of_open_sets = held_->n_held() - n_waiting_;
@@ -108,6 +147,7 @@ void GivenTensors::put(std::string_view name, std::span<const std::byte> bytes,
   }
   n_waiting_ += sets_->n_bytes(*set);
   ready_.insert(ready_.end(), units.begin(), units.end());
+  for (const std::size_t unit : units) n_ready_ += share_of(unit);
   changed_.notify_all();
 }
 

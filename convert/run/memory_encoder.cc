@@ -17,14 +17,37 @@ namespace ingot::convert {
 HeldBytes::HeldBytes(std::shared_ptr<const formats::Checkpoint> headers)
     : facts_(headers->files().begin(), headers->files().end()), headers_(std::move(headers)) {}
 
+namespace {
+
+// Smaller blocks are the allocator's, which does not give their pages back.
+constexpr std::uint64_t kLeastSpare = std::uint64_t{1} << 20;
+
+}  // namespace
+
 void HeldBytes::add(std::uint32_t index, Held held) {
   n_held_ += held.own.size();
   const std::unique_lock lock(mutex_);
+  most_held_ = std::max(most_held_, n_held_.load());
   held_[index] = std::move(held);
 }
 
-void HeldBytes::hold(std::uint32_t index, std::vector<std::byte> bytes) {
-  Held held{.own = std::move(bytes), .bytes = {}};
+// A block of so many bytes, and a quarter more at most, or none. New memory takes the place of
+// spare blocks: these and the held ones have no more than was held at once.
+std::vector<std::byte> HeldBytes::spare_for(std::uint64_t n_bytes) {
+  const std::unique_lock lock(mutex_);
+  const auto take = [this](auto at) {
+    n_spare_ -= at->first;
+    return std::move(spare_.extract(at).mapped());
+  };
+  const auto found = spare_.lower_bound(n_bytes);
+  if (found != spare_.end() && found->first <= n_bytes + n_bytes / 4) return take(found);
+  while (!spare_.empty() && n_held_ + n_spare_ + n_bytes > most_held_) take(spare_.begin());
+  return {};
+}
+
+void HeldBytes::hold(std::uint32_t index, std::span<const std::byte> bytes) {
+  Held held{.own = spare_for(bytes.size()), .bytes = {}};
+  held.own.assign(bytes.begin(), bytes.end());
   held.bytes = held.own;
   add(index, std::move(held));
 }
@@ -37,7 +60,12 @@ void HeldBytes::drop(std::uint32_t index) {
   const std::unique_lock lock(mutex_);
   const auto found = held_.find(index);
   if (found == held_.end()) return;
-  n_held_ -= found->second.own.size();
+  std::vector<std::byte>& own = found->second.own;
+  n_held_ -= own.size();
+  if (own.size() >= kLeastSpare) {
+    n_spare_ += own.capacity();
+    spare_.emplace(own.capacity(), std::move(own));
+  }
   held_.erase(found);
 }
 
@@ -175,7 +203,12 @@ formats::Shape shape_of_words(const formats::StoredTensor& tensor) {
   return shape;
 }
 
-void require_form(const GivenForm& form, const formats::StoredTensor& tensor) {
+}  // namespace
+
+void require_form(const GivenForm* given_form, std::uint64_t n_bytes,
+                  const formats::StoredTensor& tensor) {
+  const GivenForm form =
+      given_form != nullptr ? *given_form : GivenForm{.dtype = tensor.dtype, .shape = tensor.shape};
   const std::string planned =
       fmt::format("{} {}", formats::dtype_name(tensor.dtype), formats::shape_text(tensor.shape));
   const std::string given =
@@ -195,9 +228,12 @@ void require_form(const GivenForm& form, const formats::StoredTensor& tensor) {
                 given, planned)
         .in_tensor(tensor.name);
   }
+  if (n_bytes != tensor.n_bytes) {
+    throw Error(ErrorCode::kShapeMismatch, "has {} bytes, and {} of the plan has {}", n_bytes,
+                planned, tensor.n_bytes)
+        .in_tensor(tensor.name);
+  }
 }
-
-}  // namespace
 
 std::optional<std::uint32_t> TensorSets::put(std::string_view name,
                                              std::span<const std::byte> bytes,
@@ -213,13 +249,7 @@ std::optional<std::uint32_t> TensorSets::put(std::string_view name,
   if (has_come_[index] != 0)
     throw Error(ErrorCode::kDuplicate, "has been given before").in_tensor(name);
   const formats::StoredTensor& tensor = given_[index];
-  if (form != nullptr) require_form(*form, tensor);
-  if (bytes.size() != tensor.n_bytes) {
-    throw Error(ErrorCode::kShapeMismatch, "has {} bytes, and {} {} of the plan has {}",
-                bytes.size(), formats::dtype_name(tensor.dtype), formats::shape_text(tensor.shape),
-                tensor.n_bytes)
-        .in_tensor(name);
-  }
+  require_form(form, bytes.size(), tensor);
   Set& set = sets_[set_of_[index]];
   if (set.given.size() > 1 && n_open + bytes.size() > most) {
     throw Error(ErrorCode::kLimit,
@@ -232,7 +262,7 @@ std::optional<std::uint32_t> TensorSets::put(std::string_view name,
   if (is_last && borrows) {
     held_.borrow(index, bytes);
   } else {
-    held_.hold(index, {bytes.begin(), bytes.end()});
+    held_.hold(index, bytes);
   }
   has_come_[index] = 1;
   ++set.n_here;
@@ -274,16 +304,25 @@ MemoryEncoder::MemoryEncoder(const Plan& plan, std::span<const formats::StoredTe
 std::vector<EncodedTensor> MemoryEncoder::put(std::string_view name,
                                               std::span<const std::byte> bytes,
                                               const GivenForm* form) {
+  std::unique_lock lock(mutex_);
   const auto set = sets_.put(name, bytes, form, most_held_, held_.n_held(), true);
   if (!set) return {};
+  lock.unlock();
   try {
     std::vector<EncodedTensor> made = convert(sets_.planned(*set));
+    lock.lock();
     sets_.drop(*set, true);
     return made;
   } catch (...) {
+    if (!lock) lock.lock();
     sets_.drop(*set, false);
     throw;
   }
+}
+
+void MemoryEncoder::finish() const {
+  const std::lock_guard lock(mutex_);
+  sets_.finish();
 }
 
 std::vector<EncodedTensor> MemoryEncoder::convert(std::span<const std::uint32_t> all) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <shared_mutex>
 #include <span>
@@ -32,7 +33,9 @@ class HeldBytes final : public formats::StoredBytes {
   /// The bytes of files that have only their headers.
   explicit HeldBytes(std::shared_ptr<const formats::Checkpoint> headers);
 
-  void hold(std::uint32_t index, std::vector<std::byte> bytes);
+  /// Holds a copy, in memory of tensors that were dropped where it fits: pages of new memory cost
+  /// more than the copy.
+  void hold(std::uint32_t index, std::span<const std::byte> bytes);
   /// Holds memory of the caller's, which lives until the tensor is dropped.
   void borrow(std::uint32_t index, std::span<const std::byte> bytes);
   void drop(std::uint32_t index);
@@ -56,13 +59,16 @@ class HeldBytes final : public formats::StoredBytes {
     std::span<const std::byte> bytes;
   };
 
+  std::vector<std::byte> spare_for(std::uint64_t n_bytes);
   void add(std::uint32_t index, Held held);
 
   std::vector<formats::SourceFile> facts_;
   std::shared_ptr<const formats::Checkpoint> headers_;
-  mutable std::shared_mutex mutex_;  // guards held_
+  mutable std::shared_mutex mutex_;  // guards held_ and spare_
   std::map<std::uint32_t, Held> held_;
+  std::multimap<std::uint64_t, std::vector<std::byte>> spare_;  // by size
   std::atomic<std::uint64_t> n_held_ = 0;
+  std::uint64_t n_spare_ = 0, most_held_ = 0;
 };
 
 /// A stored tensor of the output.
@@ -78,6 +84,12 @@ struct GivenForm {
   formats::DType dtype{};
   formats::Shape shape;
 };
+
+/// Throws kDtypeMismatch or kShapeMismatch for so many bytes of another form than the tensor's.
+/// Unsigned words are right for every dtype of their width, bytes for one of less: arrays that know
+/// no BF16 or FP8 have these. `form` may be null: only the number of bytes is compared.
+void require_form(const GivenForm* form, std::uint64_t n_bytes,
+                  const formats::StoredTensor& tensor);
 
 /// The tensors of the source, which come in any order, by their *sets*: those that share a scale,
 /// or a tensor of the output. A tensor is held until the others of its set have come. Most sets
@@ -129,7 +141,8 @@ class TensorSets {
 };
 
 /// Makes the tensors of an output from those of the source, in any order. The bytes are equal to
-/// the files that execution writes by the plan.
+/// the files that execution writes by the plan. Several threads may put tensors: each encodes the
+/// set that its tensor completes.
 class MemoryEncoder {
  public:
   /// Arguments are those of TensorSets. `most_held`: bytes of open sets. Throws kUnsupported for a
@@ -142,12 +155,10 @@ class MemoryEncoder {
   /// that is not in the plan, kDuplicate for one that has come, kShapeMismatch for bytes of another
   /// length, kLimit where open sets would have more than `most_held`, and as a conversion for
   /// values that no allowance covers: its set is dropped then, and may come again. `form` is
-  /// compared with the plan where it is given (kDtypeMismatch, kShapeMismatch). Unsigned words are
-  /// right for every dtype of their width, bytes for one of less: arrays that know no BF16 or FP8
-  /// have these.
+  /// compared with the plan by require_form().
   std::vector<EncodedTensor> put(std::string_view name, std::span<const std::byte> bytes,
                                  const GivenForm* form = nullptr);
-  void finish() const { sets_.finish(); }
+  void finish() const;
   [[nodiscard]] std::vector<std::vector<std::string>> sets() const { return sets_.names(); }
 
  private:
@@ -156,9 +167,10 @@ class MemoryEncoder {
   const Plan& plan_;
   HeldBytes& held_;
   std::uint64_t most_held_;
+  mutable std::mutex mutex_;  // guards sets_
   TensorSets sets_;
   const std::vector<char> done_;       // by tensor of the plan: none is done
-  std::vector<TensorResult> results_;  // by tensor of the plan, of the set at hand
+  std::vector<TensorResult> results_;  // by tensor of the plan, of the sets at hand
 };
 
 }  // namespace ingot::convert

@@ -16,9 +16,10 @@
  * members at the end, and fills in those for which there is room.
  *
  * Threads. Functions may be called from any thread, with one handle from one thread at a time;
- * only reading one ingot_checkpoint is safe from many. After fork() every function fails in the
- * child with INGOT_UNSUPPORTED, since threads of the library are in the parent only: begin to use
- * the library in the child, or start the child with exec.
+ * only reading an ingot_checkpoint, and giving tensors to an encoder or a writer, are safe from
+ * many. After fork() every function fails in the child with INGOT_UNSUPPORTED, since threads of
+ * the library are in the parent only: begin to use the library in the child, or start the child
+ * with exec.
  */
 #ifndef INGOT_INGOT_H
 #define INGOT_INGOT_H
@@ -207,7 +208,7 @@ INGOT_API int ingot_verify(const char* source, const char* output, const char* o
 
 typedef struct ingot_encoder ingot_encoder;
 
-/* A tensor of the output; all belongs to the encoder until its next call. */
+/* A tensor in memory; that of an encoder is its until the next call of this thread. */
 struct ingot_encoded {
   size_t size;
   const char* name;
@@ -227,6 +228,7 @@ INGOT_API void ingot_encoder_free(ingot_encoder* encoder);
  * know no BF16 or FP8; of F4 a byte has two elements. `n_made` gets the number of tensors of the
  * output that are complete with it, with the bytes that a conversion writes: 0 until all tensors
  * have come that share a scale, or a tensor of the output. The encoder holds these until then.
+ * Several threads may give tensors: what they complete is encoded at the same time.
  * Where their values cannot be encoded the call fails, and they may be given again. */
 INGOT_API int ingot_encoder_put_array(ingot_encoder* encoder, const char* name, const char* dtype,
                                       const uint64_t* shape, size_t n_dims, const void* bytes,
@@ -234,7 +236,7 @@ INGOT_API int ingot_encoder_put_array(ingot_encoder* encoder, const char* name, 
 /* The same, for bytes of which the caller knows dtype and shape: only their number is compared. */
 INGOT_API int ingot_encoder_put(ingot_encoder* encoder, const char* name, const void* bytes,
                                 uint64_t n_bytes, size_t* n_made);
-/* The tensor of this index, of those that the last ingot_encoder_put() has completed. */
+/* The tensor of this index, of those that the last ingot_encoder_put() of this thread completed. */
 INGOT_API int ingot_encoder_made(const ingot_encoder* encoder, size_t index,
                                  struct ingot_encoded* tensor);
 /* INGOT_MISSING_TENSOR while tensors of the plan have not come. */
@@ -247,9 +249,9 @@ typedef struct ingot_writer ingot_writer;
 /* Begins a conversion of a model that is in memory into the directory `output`. `source` is a
  * directory with the model's config.json, the files that go beside the weights, and weights files of
  * which only the headers are read: the rest may be holes, as ftruncate() makes them. Options: those
- * of ingot convert, without those that read the source again (verify, lossless-only, resume,
- * consume-source, part, dry-run, explain). Half of mem-limit is for tensors that wait. `run` may be
- * NULL; its receivers are called until the writer is freed. */
+ * of ingot convert, without those that need a source on a disk (resume, part, consume-source) or
+ * read it again (verify, lossless-only, dry-run, explain). Half of mem-limit is for tensors that
+ * wait. `run` may be NULL; its receivers are called until the writer is freed. */
 INGOT_API int ingot_writer_open(const char* source, const char* output, const char* options,
                                 const struct ingot_run* run, ingot_writer** writer);
 /* Gives a tensor, in any order; as ingot_encoder_put_array(). The bytes are the caller's again when
@@ -262,6 +264,12 @@ INGOT_API int ingot_writer_put(ingot_writer* writer, const char* name, const cha
 INGOT_API int ingot_writer_finish(ingot_writer* writer, char** report);
 /* Ends a job that has not finished; it publishes nothing. */
 INGOT_API void ingot_writer_free(ingot_writer* writer);
+/* All of it in one call, for a model that is whole in the memory of the caller: `tensors` has all
+ * tensors of `source`, which is that of ingot_writer_open(). They are read where they are, as often
+ * as need be, so that options may read them again. */
+INGOT_API int ingot_convert_memory(const char* source, const char* output, const char* options,
+                                   const struct ingot_encoded* tensors, size_t n_tensors,
+                                   const struct ingot_run* run, char** report);
 
 #ifdef __cplusplus
 }

@@ -6,6 +6,7 @@ import math
 import operator
 import sys
 from collections import namedtuple
+from collections.abc import Mapping
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_void_p
 
 # By dtype of safetensors: element of a buffer, its numpy dtype (of ml_dtypes after a colon), and
@@ -51,6 +52,15 @@ def form_of(array):
         return dtype, tuple(array.shape)
     lent = borrowed(array)
     return lent.dtype, tuple(lent.shape)
+
+
+def stated_form(form):
+    """dtype and shape as a safetensors header has them: of a shape, which is one of BF16, or of an array."""
+    if hasattr(form, "dtype"):
+        form = dict(zip(("dtype", "shape"), form_of(form)))
+    elif not isinstance(form, Mapping):
+        form = {"dtype": "BF16", "shape": form}
+    return {"dtype": form["dtype"], "shape": [*form["shape"]]}
 
 
 # Dtypes whose numbers no element of a buffer is: these would be taken for whole numbers.
@@ -319,6 +329,14 @@ def borrowed(array):
         return Lent(known, shape, ctypes.addressof(copy), view.nbytes, copy)
     held = (c_uint8 * view.nbytes).from_buffer(view)
     return Lent(known, shape, ctypes.addressof(held), view.nbytes, held)
+
+
+def is_at_hand(array):
+    """True for an array that borrowed() takes where it is, without a copy."""
+    torch, flags = sys.modules.get("torch"), getattr(array, "flags", None)
+    if torch is not None and isinstance(array, torch.Tensor):
+        return array.device.type == "cpu" and not hasattr(array, "full_tensor") and array.is_contiguous()
+    return isinstance(array, Array) or bool(getattr(flags, "c_contiguous", False) and flags.writeable)
 
 
 def _of_capsule(capsule):

@@ -6,6 +6,7 @@ import json
 import operator
 import os
 import threading
+from collections.abc import Mapping
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
 
 _ABI = 1
@@ -98,6 +99,7 @@ _SIGNATURES = {
     "writer_open": [c_char_p, c_char_p, c_char_p, POINTER(Run), POINTER(_HANDLE)],
     "writer_put": [_HANDLE, c_char_p, c_char_p, POINTER(c_uint64), c_size_t, c_void_p, c_uint64],
     "writer_finish": [_HANDLE, POINTER(c_void_p)],
+    "convert_memory": [c_char_p, c_char_p, c_char_p, POINTER(EncodedInfo), c_size_t, POINTER(Run), POINTER(c_void_p)],
     "encoder_new": [_HANDLE, POINTER(_HANDLE)],
     "encoder_put_array": [_HANDLE, c_char_p, c_char_p, POINTER(c_uint64), c_size_t, c_void_p, c_uint64,
                           POINTER(c_size_t)],
@@ -193,15 +195,31 @@ def options_json(options):
     return json.dumps(flags).encode()
 
 
+def config_text(config):
+    """config.json as text: of a mapping, its text, its file, or a config of transformers."""
+    if hasattr(config, "to_dict"):
+        config = config.to_dict()
+    if isinstance(config, Mapping):
+        return json.dumps(config, indent=2)
+    if isinstance(config, str) and config.lstrip().startswith("{"):
+        return config
+    with open(config, encoding="utf-8") as file:
+        return file.read()
+
+
 def shape_of(info):
     return tuple(info.shape[i] for i in range(info.n_dims))
 
 
 def run_command(command, words, options, progress=None):
-    """Runs a command, of which `words` are those at their places, and returns its document. It runs in a
-    thread of its own with progress(phase, done, total): so this one gets signals, and Ctrl-C stops it."""
+    """Runs a command, of which `words` are those at their places, and returns its document."""
+    return run_call("command", [command.encode(), options_json({**words, **options})], progress)
+
+
+def run_call(name, arguments, progress=None):
+    """Calls a function that runs a command, and returns its document. It runs in a thread of its own with
+    progress(phase, done, total): so this one gets signals, and Ctrl-C stops it."""
     report = c_void_p()
-    arguments = options_json({**words, **options})
     stop = c_int(0)
     failures = []
 
@@ -220,7 +238,7 @@ def run_command(command, words, options, progress=None):
         go.wait()
         try:
             if not stop.value:
-                call("command", command.encode(), arguments, byref(run), byref(report))
+                call(name, *arguments, byref(run), byref(report))
         except BaseException as failure:
             failures.append(failure)
         finally:

@@ -205,11 +205,16 @@ class Checkpoint(Mapping):
         return sum(self._part_info(i, p).n_bytes for i in self._index.values()
                    for p in range(self._info(i).n_parts))
 
-    def shapes(self):
-        """dtype and shape of every stored tensor, as Plan takes them."""
+    def shapes(self, decoded=None):
+        """dtype and shape of every stored tensor, as Plan takes them; with decoded="BF16" those of a model whose
+        weights of codes and scales are of that dtype."""
         shapes = {}
-        for index in self._index.values():
-            for part in range(self._info(index).n_parts):
+        for name, index in self._index.items():
+            weight = self._info(index)
+            if decoded is not None and weight.n_parts > 1:
+                shapes[name] = {"dtype": decoded, "shape": list(shape_of(weight))}
+                continue
+            for part in range(weight.n_parts):
                 info = self._part_info(index, part)
                 shapes[info.name.decode()] = {"dtype": info.dtype.decode(),
                                               "shape": list(shape_of(info))}

@@ -4,24 +4,23 @@ import ctypes
 import json
 from ctypes import byref, c_size_t, c_uint64
 
-from ingot._arrays import borrowed, form_of, new_tensor
-from ingot._calls import EncodedInfo, Handle, call, library, options_json, shape_of
+from ingot._arrays import borrowed, form_of, new_tensor, stated_form
+from ingot._calls import EncodedInfo, Handle, call, config_text, library, options_json, shape_of
 from ingot._checkpoint import Tensor
 
 
 class Plan:
-    """The work of an Encoder, made of config.json (a dict, or its text) and shapes, {name: shape} of
-    BF16 tensors or {name: {"dtype": "F32", "shape": shape}}. Options as those of convert().
+    """The work of an Encoder, made of config.json (a dict, its text or file, or a config of transformers) and
+    shapes: {name: shape} of BF16 tensors, {name: {"dtype": "F32", "shape": shape}}, or {name: tensor}, as
+    also named_parameters() has them. Options as those of convert().
 
     `config` is the config.json of the output, `sets` the names that are encoded together, and
     `tensors` the action on each weight."""
 
     def __init__(self, config, shapes, **options):
         self._handle = Handle("plan_free")
-        header = {name: shape if isinstance(shape, dict) else {"dtype": "BF16", "shape": list(shape)}
-                  for name, shape in shapes.items()}
-        text = config if isinstance(config, str) else json.dumps(config)
-        call("plan_shapes", text.encode(), json.dumps(header).encode(), options_json(options),
+        header = {name: stated_form(form) for name, form in dict(shapes).items()}
+        call("plan_shapes", config_text(config).encode(), json.dumps(header).encode(), options_json(options),
              byref(self._handle.value))
         self.__dict__.update(json.loads(library().ingot_plan_json(self._handle.value)))
 
@@ -78,7 +77,7 @@ def dequantize(parts, config=None, out=None):
         config = getattr(parts, "config", None)
     if config is None:
         raise ValueError("parts by themselves do not say how they are meant (give config=, that of their checkpoint)")
-    config = json.loads(config) if isinstance(config, str) else config
+    config = json.loads(config_text(config))
     config = {"model_type": "none", **{key: config[key] for key in ("quantization_config",) if key in config}}
     if {form_of(part)[0] for part in parts.values()} == {"F32"} and len(parts) == 1:
         import numpy
@@ -90,7 +89,7 @@ def dequantize(parts, config=None, out=None):
 class Encoder:
     """Encodes the tensors of a model one by one, with the bytes that a conversion writes. A tensor is
     held until all of its set have come: those that share a scale, or a stack. A plan has one
-    encoder."""
+    encoder, to which several threads may give tensors: their sets are encoded at once."""
 
     def __init__(self, plan):
         self._plan = plan

@@ -1,6 +1,9 @@
 """Jobs over directories: commands of the command line, whose documents are the results."""
 
+import builtins
+import json
 import os
+import tempfile
 
 from ingot import _options
 from ingot._calls import run_command
@@ -9,8 +12,8 @@ from ingot._writer import write
 
 def convert(source, output, *, progress=None, shapes=None, config=None, like=None, **options):
     """Converts a checkpoint into a directory, as `ingot convert` does. `source` is a folder or a name on the
-    hub, or a model in memory: a mapping of names to arrays, or an iterable of (name, array), with config=,
-    like= and shapes= as Writer takes them.
+    hub, or a model in memory: a module of torch, a mapping of names to arrays, or an iterable of (name,
+    array), with config=, like= and shapes= as Writer takes them.
 
     progress(phase, done, total) is called now and then, from another thread. Ctrl-C stops the job,
     which resume=True continues."""
@@ -22,9 +25,12 @@ def convert(source, output, *, progress=None, shapes=None, config=None, like=Non
 
 
 def plan(source, output, **options):
-    """What convert() would do: the document of a dry run, and in addition `tensors`, the action on
-    each, and `config`, that of the output. Writes nothing."""
-    return run_command("convert", {"input": source, "output": output}, {**options, "dry_run": True})
+    """What convert() would do, of the same arguments: the document of a dry run, and in addition `tensors`,
+    the action on each, and `config`, that of the output. Writes nothing."""
+    options["dry_run"] = True
+    if isinstance(source, (str, bytes, os.PathLike)):
+        return run_command("convert", {"input": source, "output": output}, options)
+    return write(source, output, **options)
 
 
 def inspect(path, pattern=None, **options):
@@ -75,9 +81,16 @@ def balance(path, out, *, ep, progress=None, **options):
 
 
 def generate(path, prompt=None, *, progress=None, **options):
-    """Answers a prompt, or those of prompts="FILE", with exactly the files to be deployed:
-    `sequences` has the answers."""
-    return run_command("generate", {"directory": path, "prompt": prompt}, options, progress)
+    """Answers a prompt, or each of a list, or those of prompts="FILE", with exactly the files to be deployed:
+    `sequences` has the answers. In a list a prompt is a text, a list of messages, or an object as in a line
+    of such a file."""
+    if prompt is None or isinstance(prompt, str):
+        return run_command("generate", {"directory": path, "prompt": prompt}, options, progress)
+    lines = [{"messages": one} if isinstance(one, (tuple, builtins.list)) else one for one in prompt]
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
+        file.write("".join(json.dumps(line) + "\n" for line in lines))
+        file.flush()
+        return run_command("generate", {"directory": path, "prompts": file.name}, options, progress)
 
 
 def synth(output, **options):

@@ -422,8 +422,11 @@ class Package(unittest.TestCase):
         for out in ("w-missing", "w-form", "w-nan", "w-left"):
             self.assertFalse(os.path.exists(f"{out}/ingot.json"))
             self.assertEqual(os.listdir(out) if os.path.exists(out) else [], [])
-        for option in ({"verify": "weights"}, {"resume": True}, {"lossless_only": True}):
+        for option in ({"verify": "weights"}, {"dry_run": True}, {"lossless_only": True}):
             with self.assertRaisesRegex(ingot.Error, "reads the source again"):
+                writer("w-again", **option)
+        for option in ({"resume": True}, {"part": "0/2"}, {"consume_source": True}):
+            with self.assertRaisesRegex(ingot.Error, "is for a source on a disk"):
                 writer("w-again", **option)
         with self.assertRaises(FileExistsError):
             writer("plain")
@@ -433,6 +436,124 @@ class Package(unittest.TestCase):
         with self.assertRaises(ZeroDivisionError):
             ingot.convert(trainer.named_parameters(), "w-told", shapes=trainer.shapes(), config=trainer.config,
                           progress=lambda *_: 1 // 0)
+
+    def test_a_model_in_memory_is_verified_and_planned(self):
+        model = dict(ingot.open("plain").stored)
+        options = {"like": "plain", "to": "nvfp4"}
+        report = ingot.convert(model, "m-verified", verify="structure,weights,layers", **options)
+        self.assertTrue(report["published"] and report["verification"]["passed"])
+        command("convert", "plain", "m-files", "--to", "nvfp4", "--verify", "structure,weights,layers")
+        self.assertEqual(same_bytes("m-verified", "m-files"), ["ingot.json", "ingot.verify.json"])
+        made, filed = (json.dumps(read_json(f"{out}/ingot.verify.json")).replace(f'"{out}"', "") for out in ("m-verified", "m-files"))
+        self.assertEqual(made, filed)
+        for out, gates in (("m-gated", {"verify": "weights", "require": ["weights.cosine>=1.1"]}),
+                           ("m-lossless", {"lossless_only": True})):
+            with self.assertRaises(ingot.Error) as caught:
+                ingot.convert(model, out, **options, **gates)
+            self.assertEqual(caught.exception.code, "mismatch")
+            self.assertEqual(os.listdir(out) if os.path.exists(out) else [], [])
+        made, expected = ingot.plan(model, "m-none", **options), ingot.plan("plain", "m-none", to="nvfp4")
+        for key in ("tensors", "config", "bytes_out", "files"):
+            self.assertEqual(made[key], expected[key])
+        with self.assertRaisesRegex(ingot.Error, "is for a source on a disk"):
+            ingot.convert(model, "m-none", resume=True, **options)
+        self.assertRaises(FileExistsError, ingot.convert, model, "m-files", **options)
+        self.assertEqual(ingot.check("m-files", deep=True)["errors"], [])
+        shapes = {**ingot.open("plain").shapes(), "model.layers.0.other.weight": [2, 2]}
+        with self.assertRaises(ingot.Error) as caught:
+            ingot.convert(model, "m-none", shapes=shapes, allow=["unknown-tensor=*"], **options)
+        self.assertEqual((caught.exception.code, caught.exception.tensor), ("missing-tensor", "model.layers.0.other.weight"))
+        words = numpy.zeros(model[GATE].shape, "int16")
+        with self.assertRaises(ingot.Error) as caught:
+            ingot.convert({**model, GATE: words}, "m-none", shapes=ingot.open("plain").shapes(), **options)
+        self.assertEqual((caught.exception.code, caught.exception.tensor), ("dtype-mismatch", GATE))
+
+    def test_a_trained_model_is_like_its_quantized_release(self):
+        trainer = FakeTrainer("plain")
+        state = dict(ingot.open("plain").stored)
+        command("convert", "plain", "of-plain", "--to", "nvfp4")
+        expected = ingot.open("of-plain").stored
+        for name, tensors in (("mapping", state), ("iterator", iter(state.items()))):
+            ingot.convert(tensors, f"like-{name}", like="tiny-v32", to="nvfp4")
+            made = ingot.open(f"like-{name}").stored
+            self.assertEqual({name: made[name].tobytes() for name in made},
+                             {name: expected[name].tobytes() for name in expected})
+            self.assertEqual(read_json(f"like-{name}/config.json"), read_json("of-plain/config.json"))
+            self.assertTrue(ingot.verify("plain", f"like-{name}")["passed"])
+        release = ingot.open("tiny-v32")
+        ingot.convert(iter(release.stored.items()), "of-release", like="tiny-v32", to="nvfp4")
+        command("convert", "tiny-v32", "of-release-files", "--to", "nvfp4")
+        self.assertEqual(same_bytes("of-release", "of-release-files"), ["ingot.json"])
+        self.assertEqual(release.shapes("BF16")[GATE], {"dtype": "BF16", "shape": list(release[GATE].shape)})
+        self.assertEqual(set(release.shapes("BF16")), set(trainer.weights))
+
+    def test_configs_and_shapes_are_taken_as_trainers_have_them(self):
+        trainer, state = FakeTrainer("plain"), dict(ingot.open("plain").stored)
+
+        class Config:
+            def to_dict(self):
+                return trainer.config
+
+        class Module:
+            config = Config()
+
+            def state_dict(self):
+                return state
+
+        class Wrapper:  # of torch.compile()
+            _orig_mod = Module()
+
+            def state_dict(self):
+                return {"_orig_mod." + name: tensor for name, tensor in state.items()}
+        expected = ingot.Plan(trainer.config, trainer.shapes(), to="nvfp4").config
+        for config in (Config(), json.dumps(trainer.config), "plain/config.json"):
+            for shapes in (state, iter(state.items()), {name: tuple(tensor.shape) if tensor.dtype == "BF16" else tensor
+                                                        for name, tensor in state.items()}):
+                self.assertEqual(ingot.Plan(config, shapes, to="nvfp4").config, expected)
+        for module in (Module(), Wrapper()):
+            made = ingot.plan(module, "none", to="nvfp4")
+            self.assertEqual(made["config"]["architectures"], trainer.config["architectures"])
+            self.assertEqual(len(made["tensors"]), len(state))
+
+    def test_a_tied_head_is_not_stored_twice(self):
+        class Pointed(numpy.ndarray):
+            dtype = "torch.bfloat16"
+
+            def data_ptr(self):
+                return self.ctypes.data
+        config = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 64, "intermediate_size": 128,
+                  "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32,
+                  "vocab_size": 256, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+                  "tie_word_embeddings": True, "torch_dtype": "bfloat16", "hidden_act": "silu", "attention_bias": False}
+        with open("tied.json", "w") as file:
+            json.dump(config, file)
+        command("synth", "tied", "--config", "tied.json")
+        state = {name: numpy.asarray(tensor.words()).copy().view(Pointed) for name, tensor in ingot.open("tied").stored.items()}
+        self.assertNotIn("lm_head.weight", state)
+        head = {"lm_head.weight": state["model.embed_tokens.weight"]}
+        for name, keys in (("tied", {}), ("untied", {"tie_word_embeddings": False})):
+            ingot.convert({**state, **head}, f"made-{name}", config={**config, **keys}, to="int8")
+            self.assertEqual("lm_head.weight" in ingot.open(f"made-{name}"), name == "untied")
+
+    def test_several_threads_encode_at_once(self):
+        from concurrent.futures import ThreadPoolExecutor
+        trainer = FakeTrainer("plain")
+        expected = trainer.publish(to="nvfp4")[1]
+        encoder = ingot.Encoder(ingot.Plan(trainer.config, trainer.shapes(), to="nvfp4"))
+        with ThreadPoolExecutor(8) as pool:
+            made = list(pool.map(lambda given: encoder.encode(*given), trainer.named_parameters()))
+        encoder.finish()
+        self.assertEqual(sum(map(len, made)), len(expected))
+        self.assertEqual({name: tensor.tobytes() for tensors in made for name, tensor in tensors.items()},
+                         {name: content for name, (_, _, content) in expected.items()})
+
+    def test_a_list_of_prompts_is_answered(self):
+        norway, sum_ = "What is the capital of Norway?", "What is 2 + 2?"
+        answers = ingot.generate("tiny-v32", [norway, [{"role": "user", "content": sum_}], {"prompt": norway}], greedy=True,
+                                 max_new_tokens=8)["sequences"]
+        single = ingot.generate("tiny-v32", norway, greedy=True, max_new_tokens=8)["sequences"][0]
+        self.assertEqual([answers[0]["text"], answers[2]["text"], len(answers)], [single["text"], single["text"], 3])
+        self.assertNotEqual(answers[1]["text"], single["text"])
 
     def test_parameters_of_torch_are_taken_as_they_are(self):
         class Parameter:
