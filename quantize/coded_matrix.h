@@ -42,6 +42,9 @@ struct CodedMatrix {
   std::span<const std::uint8_t> zeros{};
   /// Integers: the scale column of each column of the whole row; empty: groups are runs of columns.
   std::span<const std::uint32_t> group_order{};
+  /// Numbers that decode() multiplies the columns of the whole row with; empty: none. Only decode()
+  /// knows of them.
+  std::span<const float> column_factors{};
 
   [[nodiscard]] const std::byte* row(std::size_t r) const { return codes + r * row_bytes; }
 
@@ -110,6 +113,8 @@ inline void check_scales(const CodedMatrix& m) {
   INGOT_CHECK(m.zeros.empty() || m.zeros.size() == m.scales.size());
   INGOT_CHECK(m.group_order.empty() || (m.first_col <= m.group_order.size() &&
                                         m.group_order.size() - m.first_col >= m.cols));
+  INGOT_CHECK(m.column_factors.empty() || (m.first_col <= m.column_factors.size() &&
+                                           m.column_factors.size() - m.first_col >= m.cols));
   if (m.scale_codes != nullptr) {
     INGOT_CHECK(m.scale_values != nullptr);
     return;

@@ -171,6 +171,10 @@ void input_scale(const RuleInput& input) {
 }
 
 void algo_arguments(const RuleInput& input) {
+  constexpr const char* kColumnFactors = "pre_quant_scale";
+  const bool has_factors = std::ranges::any_of(input.weights(), [](const auto& weight) {
+    return weight.encoding.stored.has(formats::Part::kColumnFactor);
+  });
   for (const Statement& statement : {file_of(input), block_of(input)}) {
     const auto judge_size = [&](const Json& object, const StorageRow& algo, std::string_view path) {
       const Json& size = json_member(object, "group_size");
@@ -179,9 +183,9 @@ void algo_arguments(const RuleInput& input) {
                           "{}group_size is {}, but quant_algo {} means {}", path, config_text(size),
                           algo.config_name, formats::modelopt_group_size(algo));
     };
-    for (const char* key : {"has_zero_point", "pre_quant_scale"}) {
+    for (const char* key : {"has_zero_point", kColumnFactors}) {
       const Json& value = json_member(statement.object, key);
-      if (!formats::says_nothing(value))
+      if (!formats::says_nothing(value) && !(has_factors && key == kColumnFactors))
         input.report_file(statement.file, kMismatch, "{} is {}, but there are no such tensors", key,
                           config_text(value));
     }

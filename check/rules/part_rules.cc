@@ -33,16 +33,19 @@ bool has_config(const Checkpoint& checkpoint) {
   return checkpoint.config().quantization || checkpoint.description().is_object();
 }
 
-/// True if rows of the dialect describe this quantized weight; packed codes have no row. Without
-/// config or description the dialect is a guess, which quantized.config-present reports.
+/// True if rows of the dialect describe this quantized weight; one that is only read has no row.
+/// Without config or description the dialect is a guess, which quantized.config-present reports.
 bool is_judged(const RuleInput& input, const LogicalTensor& tensor) {
   return has_config(input.checkpoint) && is_quantized(tensor) && !has_native_names(input, tensor) &&
-         !formats::is_packed_int8(tensor.encoding);
+         !formats::is_seen_only(tensor.encoding);
 }
 
+/// True if loaders of the dialect read all weights in this scheme.
 bool is_held(const RuleInput& input, const LogicalTensor& tensor) {
-  return find_storage(input.dialect(), input.checkpoint.family(), tensor.encoding.scheme) !=
-         nullptr;
+  const SchemeId scheme = tensor.encoding.scheme;
+  const formats::Family& family = input.checkpoint.family();
+  return find_storage(input.dialect(), family, scheme) != nullptr &&
+         !is_of_experts(input.dialect(), family, scheme);
 }
 
 /// The row of a part of this tensor; `wanted` receives the names that it could have.
@@ -257,7 +260,7 @@ void block_of_128(const RuleInput& input) {
   const Encoding* first = nullptr;
   for (const LogicalTensor& tensor : input.weights()) {
     const Encoding& encoding = tensor.encoding;
-    if (!input.is_about(encoding.scheme) || formats::is_packed_int8(encoding) ||
+    if (!input.is_about(encoding.scheme) || formats::is_seen_only(encoding) ||
         (encoding.block_rows == 128 && encoding.block_cols == 128))
       continue;
     if (count++ == 0) first = &encoding;
@@ -280,7 +283,7 @@ std::array<std::uint64_t, 2> claimed_block(const Checkpoint& checkpoint) {
 
 // Headers say which block a scale is for; engines take what the config says.
 void block_claim(const RuleInput& input, const LogicalTensor& tensor) {
-  if (!has_config(input.checkpoint) || formats::is_packed_int8(tensor.encoding)) return;
+  if (!has_config(input.checkpoint) || formats::is_seen_only(tensor.encoding)) return;
   const auto claim = claimed_block(input.checkpoint);
   const StoredTensor& scale = *input.part_of(tensor, Part::kScale);
   const Shape grid = formats::block_scale_shape(tensor.shape, claim[0], claim[1]);

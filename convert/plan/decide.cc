@@ -91,6 +91,16 @@ bool has_mx_tensors(const Checkpoint& source) {
   });
 }
 
+// The form of a weight that is_seen_only(), in words.
+std::string form_of_files(const formats::Encoding& encoding) {
+  const std::string_view scheme = scheme_name(encoding.scheme);
+  if (is_read_only(encoding.scheme)) return std::string(scheme);
+  if (formats::is_packed_int8(encoding)) return "packed in 8 bits";
+  return fmt::format("{} {}", scheme,
+                     encoding.is_reordered ? "in chunks with blocks of their own"
+                                           : "whose columns have factors (pre_quant_scale)");
+}
+
 // The row by which `check` tells the same.
 std::string_view plain_module_rule(const formats::Dialect& dialect, SchemeId scheme) {
   for (const check::LoaderRule& rule : check::loader_rules()) {
@@ -114,6 +124,7 @@ class Decider {
     find_source_group();
     listed_ = modules_left_plain(plan_);
     for (std::uint32_t i = 0; i < source_.tensors().size(); ++i) decide_by_rules(i);
+    look_for_other_experts();
     require_single_scheme();
     if (n_listed_ > 0) {
       plan_.warnings.push_back(
@@ -183,7 +194,8 @@ class Decider {
   // blocks of a form that is not written.
   bool changes_grid(const LogicalTensor& tensor) const {
     const SchemeId scheme = tensor.encoding.scheme;
-    if (formats::is_seen_only(tensor.encoding)) return scheme != SchemeId::kInt8Channel;
+    if (formats::is_seen_only(tensor.encoding))
+      return scheme != SchemeId::kInt8Channel || !formats::is_packed_int8(tensor.encoding);
     if (!quantize::find_scheme(scheme) || !quantize::find_scheme(scheme)->takes_scales)
       return false;
     if (recipe_.choices.scales_from != nullptr) return true;
@@ -220,7 +232,29 @@ class Decider {
            (dialect_.description_file.empty() || &dialect_ == &source_.dialect());
   }
 
-  bool holds_mixtures() const { return formats::holds_mixtures(dialect_, source_.family()); }
+  bool holds_mixtures() const {
+    return formats::holds_mixtures(dialect_, source_.family()) || holds_other_experts_;
+  }
+
+  bool is_of_experts(SchemeId scheme) const {
+    return formats::is_of_experts(dialect_, source_.family(), scheme);
+  }
+  static bool is_single_expert(const LogicalTensor& tensor) {
+    return is_routed_expert(role_of(tensor)) && tensor.stack == formats::StackOrder::kNone;
+  }
+
+  // Sets holds_other_experts_: routed experts have a scheme that the dialect has for them next to
+  // FP8 blocks, and no rule asks for a third.
+  void look_for_other_experts() {
+    const bool has_experts = std::ranges::any_of(plan_.tensors, [&](const PlannedTensor& planned) {
+      return planned.action != Action::kDrop && is_of_experts(planned.to) &&
+             is_single_expert(plan_.tensor_of(planned));
+    });
+    holds_other_experts_ =
+        has_experts && std::ranges::all_of(is_selected_, [&](const auto& selected) {
+          return selected.first == SchemeId::kFp8Block || is_of_experts(selected.first);
+        });
+  }
 
   void require_single_scheme() {
     if (holds_mixtures() || is_selected_.size() < 2) return;
@@ -250,6 +284,10 @@ class Decider {
         !plain_module_rule(dialect_, scheme).empty())
       return false;
     if (formats::find_storage(dialect_, source_.family(), scheme) == nullptr) return false;
+    if (is_of_experts(scheme) && !is_single_expert(tensor)) return false;
+    if (!is_selected_.empty() && holds_other_experts_ && scheme != SchemeId::kFp8Block &&
+        !is_of_experts(scheme))
+      return false;
     if (!holds_mixtures() && is_selected_.empty() && !has_wanted_activations(scheme) &&
         std::ranges::any_of(source_.tensors(), [&](const LogicalTensor& other) {
           return is_quantized(other.encoding.scheme) &&
@@ -267,7 +305,7 @@ class Decider {
       if (is_seen_only && is_selected_.empty()) {
         return refusals_.add(ErrorCode::kUnsupported, tensor.name,
                              "is {}, a form that is only read (--to bf16)",
-                             is_read_only(from) ? scheme_name(from) : "packed in 8 bits");
+                             form_of_files(tensor.encoding));
       }
       if (!can_stay(tensor)) {
         planned.action = Action::kCast;
@@ -371,6 +409,7 @@ class Decider {
     if (row == nullptr && planned.action == Action::kRewrap)
       row = formats::find_storage(dialect_, family, planned.to);
     if (row != nullptr && row->is_read_only && planned.action == Action::kQuantize) row = nullptr;
+    if (is_of_experts(planned.to) && !is_single_expert(tensor)) row = nullptr;
     if (row == nullptr) {
       std::string held;
       for (const StorageRow& other : dialect_.storage) {
@@ -527,6 +566,7 @@ class Decider {
   std::optional<formats::SourceActivations> said_;  // see said()
   const ReleasedTensors released_{recipe_.choices.scales_from.get()};
   std::map<SchemeId, bool> is_selected_;
+  bool holds_other_experts_ = false;
   Narrowing narrowing_;
   ErrorList refusals_;
 };

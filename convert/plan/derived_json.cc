@@ -11,6 +11,7 @@
 #include "formats/config/nested_config.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/dialect/dialect.h"
+#include "formats/dialect/dialect_words.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/json/json_form.h"
@@ -251,6 +252,9 @@ std::string derive_config(Plan& plan, bool of_ranks) {
 
   Json config = *source.config().raw;
   if (config.is_null()) return {};
+  // Fused projections were taken apart when they were read.
+  if (formats::text_at(config, formats::kProjectionLayout) == formats::kFusedProjections)
+    config.erase(formats::kProjectionLayout);
   Json quantization =
       is_repair ? repaired_block(plan, model) : plan.target.dialect->quantization_config(model);
   // Without the key, vLLM takes experts for FP4.

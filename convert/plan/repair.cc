@@ -86,6 +86,9 @@ bool holds_all(const formats::Dialect& dialect, const Checkpoint& source) {
     const bool is_static = tensor.encoding.stored.has(Part::kInputScale);
     const auto holds = [&](const formats::StorageRow& row) {
       if (row.scheme != tensor.encoding.scheme) return false;
+      if (formats::is_of_experts(dialect, source.family(), row.scheme) &&
+          !is_routed_expert(role_of(tensor)))
+        return false;
       if (row.is_read_only) return has_form(dialect, source, tensor, Form::kNames);
       return !is_static || row.activations == formats::Activations::kStatic;
     };

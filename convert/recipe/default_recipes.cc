@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "formats/dialect/dialect.h"
+#include "formats/dialect/dialect_words.h"
 #include "formats/family/roles.h"
 #include "formats/text/spelling.h"
 
@@ -217,7 +218,11 @@ const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Chec
   }
   for (const Rule& rule : recipe.rules) {
     if (!rule.scheme || !formats::scheme_facts(*rule.scheme).quantized) continue;
-    const bool is_held = formats::find_storage(of_source, source.family(), *rule.scheme) != nullptr;
+    // A source that has no other experts than the rest goes on having one scheme.
+    const bool is_held =
+        formats::find_storage(of_source, source.family(), *rule.scheme) != nullptr &&
+        (!formats::is_of_experts(of_source, source.family(), *rule.scheme) ||
+         formats::says_mxfp4_experts(source.config()));
     if (of_source.is_read_only || !is_held) return default_of(*rule.scheme);
   }
   return of_source.is_read_only ? default_of(SchemeId::kInt4Group) : of_source;

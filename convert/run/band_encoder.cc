@@ -80,6 +80,7 @@ void BandScales::undo(const formats::ScaleReader& reader, CodedMatrix& rows) con
   rows.scales = scales;
   rows.zeros = zeros;
   rows.group_order = reader.group_order();
+  rows.column_factors = reader.column_factors();
   rows.first_scale_row = range.first;
   rows.scale_cols = reader.cols();
 }

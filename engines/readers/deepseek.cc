@@ -34,6 +34,10 @@ Listed exempted(const ReaderInput& in, const BuiltModule& module,
     BuiltModule called = module;
     called.name = in.aliases(module.name)[i];
     for (std::string& member : called.members) member = in.aliases(member)[i];
+    // bailing_moe_v3.py of vLLM.
+    if (in.is_vllm() && formats::lists_ends_of_names(in.block()) &&
+        formats::has_end_of(entries, called.name))
+      return Listed::kYes;
     const Listed listed =
         in.is_sglang() ? listed_in_sglang(called, entries) : listed_in_vllm(called, entries);
     if (listed != Listed::kNo) return listed;

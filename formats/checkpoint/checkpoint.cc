@@ -114,7 +114,7 @@ void look_for_unread_parts(Draft& draft) {
   if (draft.unread_form) return;
   std::optional<Error> form = unread_parts(draft.stored);
   if (!form && draft.dialect->unread != nullptr)
-    form = draft.dialect->unread(draft.config, draft.description, draft.stored);
+    form = draft.dialect->unread(draft.config, draft.description);
   if (!form) form = empty_weights(draft.stored);
   if (form && draft.takes_any_names) {
     draft.remarks.push_back(form->message());
@@ -144,6 +144,7 @@ void refuse_unread_form(Draft& draft) {
 /// of names and shapes would only follow from one that leaves the draft without its meaning.
 void understand(Draft& draft) {
   if (!draft.is_understood) return;
+  make_parts(draft);
   repack_codes(draft);
   draft.settle();
   if (!draft.is_understood) return;
@@ -241,7 +242,10 @@ Checkpoint Checkpoint::assemble(Draft draft, const OpenOptions& options) {
   draft.options = options;
   std::ranges::sort(draft.file_names);
   const bool has_family = choose_family(draft);
-  if (draft.is_one_file) leave_out_parts_of_others(draft);
+  if (draft.is_one_file) {
+    make_parts(draft);
+    leave_out_parts_of_others(draft);
+  }
   if (has_family) {
     find_text_prefix(*draft.family, draft.stored, draft.config);
     count_mtp_layers(*draft.family, draft.stored, draft.config);

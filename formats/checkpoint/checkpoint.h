@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -107,6 +108,8 @@ struct Draft {
   /// Aliases (NameAlias::stored) of stored tensors that rename_aliases() renamed, by their names.
   std::unordered_map<std::string, std::string> aliases;
   bool has_identity_experts = false;  ///< Checkpoint::has_identity_experts()
+  /// Names of weights of which rows or scales are in another order in the files (make_parts()).
+  std::set<std::string, std::less<>> reordered;
   bool takes_any_names = false;      ///< true: generic, whose config.json may be missing
   bool is_understood = true;         ///< Checkpoint::is_understood()
   bool is_complete = true;           ///< true: every file could be read

@@ -57,6 +57,8 @@ std::vector<PartNaming> collect() {
   // Quark's.
   add(namings, {.suffix = ".input_zero_point", .part = Part::kInputOffset});
   add(namings, {.suffix = ".output_scale", .part = Part::kOutputScale});
+  // ModelOpt's AWQ.
+  add(namings, {.suffix = ".pre_quant_scale", .part = Part::kColumnFactor});
   std::stable_sort(namings.begin(), namings.end(), [](const PartNaming& a, const PartNaming& b) {
     return a.suffix.size() > b.suffix.size();
   });

@@ -70,7 +70,21 @@ void leave_out_identity_experts(Draft& draft);
 /// name that the head had.
 void name_tied_table(Draft& draft);
 
-// Weights: repacked_codes.cc, recognition.cc, repeated_scales.cc, family_match.cc, rank_slices.cc.
+// Weights: made_parts.cc, repacked_codes.cc, recognition.cc, repeated_scales.cc, family_match.cc,
+// rank_slices.cc.
+
+/// Shows forms of single makers as parts that schemes read, without rounding:
+/// - Thinking Machines' NVFP4, `P_amax` and `P_outer_scale_denominator`: their quotient, P_scale_2;
+/// - MiMo's `qkv_proj` (attention_projection_layout fused_qkv): q_proj, k_proj and v_proj, in FP8
+///   with a scale for each row and run of columns (Draft::reordered);
+/// - quant_method gemma: codes of 2 and 4 bits as INT4 (X.weight_packed, X.weight_shape), or as
+///   INT8 (X.weight) where groups are no whole words; `X.embedding_quantized` as X.weight; scales
+///   of activations and caches are left out;
+/// - ModelOpt's W4A16_AWQ, two rows to a byte: X.weight_packed and X.weight_shape.
+/// Reports parts of other shapes and dtypes than the config says (kShapeMismatch, kMismatch), a
+/// stored tensor by a name that is given here (kDuplicate) and expressions that are none
+/// (kUnsupported).
+void make_parts(Draft& draft);
 
 /// Changes the weights of an AWQ or GPTQ checkpoint to the form in which compressed-tensors would
 /// store them: `X.qweight`, `X.scales`, `X.qzeros` and `X.g_idx` become X.weight_packed [N, K/8],

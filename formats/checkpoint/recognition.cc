@@ -311,9 +311,11 @@ class Recogniser {
     for (const auto& [n, block] : fits) blocks_.push_back(block);
   }
 
-  /// Rows and columns that share one of these scales; nullopt where no block fits.
-  [[nodiscard]] std::optional<Block> block_of(const Shape& weight,
-                                              const StoredTensor& scale) const {
+  /// Rows and columns of weight `i` that share one of its scales; nullopt where no block fits.
+  [[nodiscard]] std::optional<Block> block_of(std::uint32_t i, const Shape& weight) const {
+    const StoredTensor& scale = draft_.stored[found_[i].stored[Part::kScale]];
+    // Rows have scales of their own there, which may be one each.
+    if (draft_.reordered.contains(draft_.stored[i].name)) return Block{1, draft_.block[1]};
     for (const Block& block : blocks_) {
       // Exponents along rows are MX unless the config says otherwise.
       const bool is_claimed = claims_blocks_ && block == draft_.block;
@@ -472,7 +474,8 @@ class Recogniser {
                        .block_rows = rows,
                        .block_cols = cols,
                        .global_divides = found_[i].global_divides,
-                       .rows_of_scales = rows_of_scales(i, *scheme, tensor.shape)};
+                       .rows_of_scales = rows_of_scales(i, *scheme, tensor.shape),
+                       .is_reordered = draft_.reordered.contains(tensor.name)};
     if (!auxiliaries_fit(i, *scheme, tensor.shape)) return std::nullopt;
     return tensor;
   }
@@ -493,7 +496,7 @@ class Recogniser {
     const StoredTensor& scale = draft_.stored[found_[i].stored[Part::kScale]];
     if (scheme.chooses_cols)
       return {1, weight.back() / std::max<std::uint64_t>(scale.shape.back(), 1)};
-    return block_of(weight, scale).value_or(draft_.block);
+    return block_of(i, weight).value_or(draft_.block);
   }
 
   /// The row for the dtype of the codes and for the dtype and shape of the scale; null, and
@@ -554,7 +557,7 @@ class Recogniser {
                            is_per_matrix(scale.shape, weight);
     if (scheme.group_rows > 1) return is_number;
     // A scale by a block's name is one where it may be.
-    const bool is_block = claims_blocks_ || block_of(weight, scale).has_value();
+    const bool is_block = claims_blocks_ || block_of(i, weight).has_value();
     return scheme.group_cols == 0 && found_[i].reach == ScaleReach::kBlock && is_block &&
            !is_number;
   }
@@ -586,7 +589,7 @@ class Recogniser {
     if (scheme.group_cols == 0)
       return is_per_row(scale.shape, weight) || !rows_of_scales(i, scheme, weight).empty();
     if (scheme.chooses_cols) return is_per_chosen_group(scale.shape, weight);
-    if (scheme.group_rows > 1) return block_of(weight, scale).has_value();
+    if (scheme.group_rows > 1) return block_of(i, weight).has_value();
     return scale.shape == block_scale_shape(weight, scheme.group_rows, scheme.group_cols);
   }
 
@@ -671,7 +674,9 @@ class Recogniser {
       const PartFacts& facts = part_facts(part);
       // Packed INT8, is_packed_int8().
       const bool is_mark = part == Part::kDimensions && scheme.code == CodeKind::kInt8;
-      const bool is_of_any = part == Part::kInputScale || part == Part::kOutputScale;
+      const bool has_factors = part == Part::kColumnFactor &&
+                               (scheme.id == SchemeId::kNvfp4 || scheme.id == SchemeId::kInt4Group);
+      const bool is_of_any = part == Part::kInputScale || part == Part::kOutputScale || has_factors;
       if (!is_of_any && !is_mark && !is_part_of(scheme.id, part)) {
         fault(index, ErrorCode::kUnsupported, "is {}, which a weight in {} does not have",
               facts.meaning, scheme.name);
@@ -698,12 +703,23 @@ class Recogniser {
            rows_of_scales(i, channel, weight).size() == shape[0];
   }
 
+  /// True if a stack of gates above ups has a number for each of the two of each expert.
+  [[nodiscard]] bool has_number_of_halves(std::uint32_t i, const Shape& shape,
+                                          const Shape& weight) const {
+    const auto match = grammar_.match(weight_name(draft_.stored[i]));
+    const bool alternates = match && match->rule->gate_up == GateUpOrder::kInterleaved;
+    return weight.size() == 3 && weight[1] % 2 == 0 && shape == Shape{weight[0], 2} && !alternates;
+  }
+
   /// The shape that a part of weight `i` should have, if `shape` is wrong; else empty.
   [[nodiscard]] std::string extent_needed(std::uint32_t i, PartExtent extent, const Shape& shape,
                                           const Shape& weight) const {
     switch (extent) {
       case PartExtent::kOne:
-        return is_number(shape, weight) || is_as_long_as_scale(i, shape, weight) ? "" : "one value";
+        return is_number(shape, weight) || is_as_long_as_scale(i, shape, weight) ||
+                       has_number_of_halves(i, shape, weight)
+                   ? ""
+                   : "one value";
       case PartExtent::kPerRow:
         return is_per_row(shape, weight) || (is_quark_ && is_one_value(shape))
                    ? ""

@@ -51,6 +51,21 @@ constexpr std::array kNativeStorage = {
     StorageRow{SchemeId::kNvfp4, kStatic, "NVFP4", kNvidiaNvfp4Parts},
 };
 
+// Routed experts in MXFP4 next to FP8 blocks, under the names of Ling (kExpertMethod) and under
+// those of MiMo and Step (kStoreDtype), which vLLM reads in any architecture.
+constexpr std::string_view kMethodScale = ".weight_scale_inv";
+constexpr std::array kMethodMxfp4Parts = {
+    codes_part(kU8), PartRow{Part::kScale, kMethodScale, kF8E8M0, kGrid, false, true}};
+constexpr std::array kStoredMxfp4Parts = {codes_part(kU8), scale_part(kU8, kGrid)};
+constexpr StorageRow kMethodMxfp4{SchemeId::kMxfp4, kWeightOnly, kMxfp4Word, kMethodMxfp4Parts};
+constexpr StorageRow kStoredMxfp4{SchemeId::kMxfp4, kWeightOnly, kMxfp4Word, kStoredMxfp4Parts};
+constexpr std::array kMethodFirst = {kMethodMxfp4, kStoredMxfp4};
+constexpr std::array kStoredFirst = {kStoredMxfp4, kMethodMxfp4};
+
+std::span<const StorageRow> expert_storage(const Family& family) {
+  return family.name == "bailing_hybrid" ? kMethodFirst : kStoredFirst;
+}
+
 constexpr const char* kScaleFormat = "scale_fmt";
 
 // Keys by which NVIDIA's releases of DeepSeek-V4 describe NVFP4 experts, next to those of FP8.
@@ -88,13 +103,25 @@ bool has_native_names(const WrittenModel& model) {
   });
 }
 
+/// True if weights are MXFP4, and they are routed experts in another family than DeepSeek-V4.
+bool has_mxfp4_experts(const WrittenModel& model) {
+  const auto is_other = [](const WrittenTensor& tensor) {
+    return tensor.scheme == SchemeId::kMxfp4 && !is_routed_expert(role_of(tensor.rule));
+  };
+  return !has_native_names(model) && std::ranges::none_of(model.tensors, is_other) &&
+         std::ranges::find(model.tensors, SchemeId::kMxfp4, &WrittenTensor::scheme) !=
+             model.tensors.end();
+}
+
 NativeBlock native_block(const WrittenModel& model) {
   std::optional<QuantizationGroup> found;
   bool has_foreign = false;
   const bool has_native = has_native_names(model);
   for (const QuantizationGroup& group : written_groups(model).groups) {
     if (find_storage(kDeepseekDialect, group.scheme) == nullptr) {
-      has_foreign = has_foreign || !(has_native && is_native_scheme(group.scheme));
+      const bool is_known = (group.scheme == SchemeId::kMxfp4 && has_mxfp4_experts(model)) ||
+                            (has_native && is_native_scheme(group.scheme));
+      has_foreign = has_foreign || !is_known;
       continue;
     }
     if (found && *found != group) {
@@ -272,7 +299,6 @@ void require_experts(const WrittenModel& model) {
 /// weights that nothing else describes, its keys are kept.
 void state_experts(const WrittenModel& model, const NativeBlock& native, Json& block) {
   const bool has_native = has_native_names(model);
-  if (has_native) require_experts(model);
   const Json derived = has_native ? expert_block(model) : Json::object();
   const bool is_said = block.contains("quant_algo") || block.contains("moe_quant_algo");
   if (native.has_foreign || (derived.empty() && !is_said)) return;
@@ -282,6 +308,26 @@ void state_experts(const WrittenModel& model, const NativeBlock& native, Json& b
       block.erase(key);
     } else if (!block.contains(key) || nlohmann::json(block[key]) != nlohmann::json(*value)) {
       block[key] = *value;
+    }
+  }
+}
+
+/// Says by the key of their names that routed experts are MXFP4. A source's word about other
+/// weights is kept as long as there are any.
+void state_mxfp4_experts(const WrittenModel& model, Json& block) {
+  const auto found = std::ranges::find(model.tensors, SchemeId::kMxfp4, &WrittenTensor::scheme);
+  const bool has_experts = has_mxfp4_experts(model);
+  if (has_experts || has_native_names(model)) require_experts(model);
+  if (found != model.tensors.end() && !has_experts) return;
+  const bool is_by_method =
+      has_experts && std::ranges::any_of(found->stored, [](const std::string& name) {
+        return name.ends_with(kMethodScale);
+      });
+  for (const char* key : {kExpertMethod, kStoreDtype}) {
+    if (!has_experts || is_by_method != (std::string_view(key) == kExpertMethod)) {
+      block.erase(key);
+    } else if (text_at(block, key) != kMxfp4Word) {
+      block[key] = kMxfp4Word;
     }
   }
 }
@@ -313,11 +359,7 @@ Json deepseek_block(const WrittenModel& model) {
     block.erase(kScaleFormat);
   }
   state_experts(model, native, block);
-  const bool has_mxfp4 = std::ranges::any_of(
-      model.tensors, [](const WrittenTensor& tensor) { return tensor.scheme == SchemeId::kMxfp4; });
-  for (const char* key : {kExpertMethod, kStoreDtype}) {
-    if (!has_mxfp4) block.erase(key);
-  }
+  state_mxfp4_experts(model, block);
 
   for (const char* key : {kModulesToNotConvert, kIgnoredLayers}) {
     if (block.contains(key)) block[key] = still_plain(string_list(block, key), model);
@@ -353,8 +395,22 @@ Json deepseek_block(const WrittenModel& model) {
 
 bool is_exempt(const ModelConfig& config, std::string_view name,
                std::span<const std::string> modules) {
+  const bool takes_ends = lists_ends_of_names(quantization_block(config));
   return std::ranges::any_of(module_aliases(name, config.text), [&](const std::string& alias) {
-    return names_or_holds(modules, alias);
+    return names_or_holds(modules, alias) ||
+           (takes_ends && has_end_of(modules, module_name(alias)));
+  });
+}
+
+bool lists_ends_of_names(const Json& block) {
+  return !text_at(block, kExpertMethod).empty();
+}
+
+bool has_end_of(std::span<const std::string> entries, std::string_view module) {
+  return std::ranges::any_of(entries, [&](std::string_view entry) {
+    const std::size_t n = module.size();
+    return !entry.empty() && n > entry.size() && module.ends_with(entry) &&
+           module[n - entry.size() - 1] == '.';
   });
 }
 
@@ -373,6 +429,7 @@ const Dialect kDeepseekDialect = {
     .methods = {"fp8", "blockwise_int8"},
     .storage = kDeepseekStorage,
     .native_storage = kNativeStorage,
+    .expert_storage = expert_storage,
     .quantization_config = deepseek_block,
     .known_keys = {"quant_method", kCodeFormat, "activation_scheme", "weight_block_size",
                    kScaleFormat, kModulesToNotConvert, kIgnoredLayers, "expert_dtype", "dequantize",

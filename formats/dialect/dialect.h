@@ -138,6 +138,9 @@ struct Dialect {
   /// Further rows for families whose own dialect it is (Family::dialect): routed experts may have
   /// another scheme than the rest.
   std::span<const StorageRow> native_storage = {};
+  /// Rows for routed experts in other families, of one scheme in one checkpoint with another; the
+  /// first that a family has is written. Null: there are none.
+  std::span<const StorageRow> (*expert_storage)(const Family& family) = nullptr;
   bool holds_mixtures = false;  ///< several quantized schemes in one checkpoint
   bool is_read_only = false;    ///< dialect that is never written, nor in dialects()
   Heads heads = Heads::kPlain;
@@ -152,10 +155,9 @@ struct Dialect {
   /// it must outlive the answer.
   ConfigForms (*config_forms)(const ModelConfig& config, const Json& description,
                               std::vector<std::string>* faults) = nullptr;
-  /// Returns the refusal of codes that are no values of weights, as JSON and stored tensors show
-  /// it; nullopt: all are.
-  std::optional<Error> (*unread)(const ModelConfig& config, const Json& description,
-                                 std::span<const StoredTensor> stored) = nullptr;
+  /// Returns the refusal of codes that are no values of weights, as the JSON shows it; nullopt: all
+  /// are.
+  std::optional<Error> (*unread)(const ModelConfig& config, const Json& description) = nullptr;
   /// Part of the types in a description that no scheme is, and what they hold.
   std::string_view unread_type = {}, unread_holds = {};
   /// Returns the blocks that the block of config.json gives to weights, if it gives any.
@@ -193,6 +195,9 @@ const StorageRow* find_storage(const Dialect& dialect, const Family& family, Sch
                                std::optional<Activations> activations = std::nullopt);
 /// True if a checkpoint of a family may hold several quantized schemes.
 bool holds_mixtures(const Dialect& dialect, const Family& family);
+/// True if routed experts of a family may have this scheme next to FP8 blocks, and no other does
+/// (Dialect::expert_storage).
+bool is_of_experts(const Dialect& dialect, const Family& family, SchemeId scheme);
 
 /// The dialect of a scheme when the user asks for none: deepseek if it has the scheme with these
 /// activations, else compressed-tensors.

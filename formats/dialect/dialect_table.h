@@ -23,6 +23,8 @@ extern const Dialect kGptqDialect;
 extern const Dialect kAutoRoundDialect;
 extern const Dialect kQuarkDialect;
 extern const Dialect kFbgemmDialect;
+extern const Dialect kGemmaDialect;
+extern const Dialect kMinimaxDialect;
 
 /// True if config.json has a block of quantization as MLX writes it, which names no method.
 bool is_mlx_form(const ModelConfig& config);

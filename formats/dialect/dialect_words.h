@@ -28,8 +28,20 @@ bool is_exempt(const ModelConfig& config, std::string_view name,
 inline constexpr const char* kExpertMethod = "routed_experts_quant_method";
 inline constexpr const char* kStoreDtype = "store_dtype";
 inline constexpr const char* kMxfp4Word = "mxfp4";
+/// True if entries of kModulesToNotConvert may be ends of names: vLLM's Ling takes those.
+bool lists_ends_of_names(const Json& block);
+/// True if an entry is the end of a module's name, behind a dot.
+bool has_end_of(std::span<const std::string> entries, std::string_view module);
 /// True if a config of the dialect says that its routed experts are MXFP4, by either key.
 bool says_mxfp4_experts(const ModelConfig& config);
+
+// Forms that are read as other parts (formats/checkpoint/made_parts.cc).
+
+/// MiMo's key for q, k and v in one matrix, and its word.
+inline constexpr const char* kProjectionLayout = "attention_projection_layout";
+inline constexpr const char* kFusedProjections = "fused_qkv";
+/// quant_method of Google's Gemma in integers, with bits by module.
+inline constexpr std::string_view kGemmaMethod = "gemma";
 
 // msmodelslim's description.
 

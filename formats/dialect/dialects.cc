@@ -17,8 +17,9 @@ namespace {
 
 constexpr std::array kDialects = {&kDeepseekDialect, &kCompressedTensorsDialect, &kModeloptDialect,
                                   &kModelslimDialect, &kMxfp4Dialect};
-constexpr std::array kReadOnly = {&kAwqDialect, &kGptqDialect, &kAutoRoundDialect, &kQuarkDialect,
-                                  &kFbgemmDialect};
+constexpr std::array kReadOnly = {&kAwqDialect,    &kGptqDialect,   &kAutoRoundDialect,
+                                  &kQuarkDialect,  &kFbgemmDialect, &kGemmaDialect,
+                                  &kMinimaxDialect};
 constexpr std::array<std::span<const Dialect* const>, 2> kDialectTables = {kDialects, kReadOnly};
 
 constexpr std::array<std::string_view, 3> kActivations = {"weight-only", "dynamic", "static"};
@@ -168,8 +169,18 @@ const StorageRow* find_storage(const Dialect& dialect, const Family& family, Sch
 
 std::array<std::span<const StorageRow>, 2> storage_rows(const Dialect& dialect,
                                                         const Family& family) {
-  return {is_native(dialect, family) ? dialect.native_storage : std::span<const StorageRow>(),
-          dialect.storage};
+  std::span<const StorageRow> own;
+  if (is_native(dialect, family)) {
+    own = dialect.native_storage;
+  } else if (dialect.expert_storage != nullptr) {
+    own = dialect.expert_storage(family);
+  }
+  return {own, dialect.storage};
+}
+
+bool is_of_experts(const Dialect& dialect, const Family& family, SchemeId scheme) {
+  return !is_native(dialect, family) && dialect.expert_storage != nullptr &&
+         find_storage(dialect.expert_storage(family), scheme, std::nullopt) != nullptr;
 }
 
 bool is_native(const Dialect& dialect, const Family& family) {

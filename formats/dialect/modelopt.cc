@@ -42,6 +42,19 @@ constexpr std::array kModeloptStorage = {
     kept_only({SchemeId::kFp8Block, Activations::kDynamic, "FP8_PB_WO", kReleasedFp8Parts}),
 };
 
+// Weights whose columns have factors, X.pre_quant_scale: decoded, and never written.
+constexpr std::array kDecodedStorage = {
+    kept_only({SchemeId::kNvfp4, Activations::kStatic, "NVFP4_AWQ", kNvidiaNvfp4Parts}),
+    kept_only({SchemeId::kInt4Group, Activations::kWeightOnly, "W4A16_AWQ",
+               without_inputs(kNvidiaNvfp4Parts)}),
+};
+
+/// The row of an algorithm that is read; null: there is none.
+const StorageRow* find_algo(std::string_view name) {
+  const auto* const row = std::ranges::find(kDecodedStorage, name, &StorageRow::config_name);
+  return row == kDecodedStorage.end() ? find_storage(kModeloptDialect, name) : row;
+}
+
 constexpr std::string_view kModelopt = "modelopt";
 
 // Returns the algorithm in capitals, since ModelOpt wrote `fp8_pb_wo` at first.
@@ -135,7 +148,7 @@ bool describes(const Json& block, const WrittenGroups& written,
         if (module.cls == 0) return true;
         const StorageRow* algo = source.algo_of(module.name);
         const QuantizationGroup& group = written.groups[module.cls - 1];
-        return algo != nullptr && algo->scheme == group.scheme &&
+        return algo != nullptr && !algo->is_read_only && algo->scheme == group.scheme &&
                algo->activations == group.activations;
       });
   return holds &&
@@ -286,7 +299,7 @@ ModeloptBlock::ModeloptBlock(const Json& block, std::span<const char* const> lis
   if (!layers.is_object()) return;
   layers_.emplace();
   for (const auto& [module, layer] : layers.items())
-    layers_->emplace(module, find_storage(kModeloptDialect, algo_name_in(layer)));
+    layers_->emplace(module, find_algo(algo_name_in(layer)));
 }
 
 std::optional<const StorageRow*> ModeloptBlock::listed(std::string_view module) const {
@@ -300,7 +313,7 @@ std::optional<const StorageRow*> ModeloptBlock::listed(std::string_view module) 
 
 const StorageRow* ModeloptBlock::algo_of(std::string_view module) const {
   if (excluded_.covers_for_any(module)) return nullptr;
-  return layers_ ? listed(module).value_or(nullptr) : find_storage(kModeloptDialect, algo_name_);
+  return layers_ ? listed(module).value_or(nullptr) : find_algo(algo_name_);
 }
 
 Exclusion ModeloptBlock::exclusion_of(std::string_view module) const {
@@ -335,8 +348,7 @@ bool ModeloptStatement::lacks_list() const {
 
 std::string unknown_algo(const Json& body) {
   const auto fault_of = [](const std::string& name) -> std::string {
-    if (name.empty() || name == kModeloptMixed || find_storage(kModeloptDialect, name) != nullptr)
-      return {};
+    if (name.empty() || name == kModeloptMixed || find_algo(name) != nullptr) return {};
     std::vector<std::string_view> known = row_names(kModeloptStorage, &StorageRow::config_name);
     known.push_back(kModeloptMixed);
     return fmt::format("quant_algo '{}', which no loader knows{}", name, did_you_mean(name, known));

@@ -27,11 +27,10 @@ inline constexpr std::array<const char*, 2> kModeloptLists = {"exclude_modules",
 /// The object under a block's key `quantization`, where it has one; else the block.
 const Json& modelopt_body(const Json& block);
 
-/// The fault of a ModelOpt checkpoint whose codes are no values of weights: with AWQ's or
-/// SmoothQuant's scales of inputs (`X.pre_quant_scale`), or in AWQ's packed integers. `description`
-/// is hf_quant_config.json, or null. Nullopt for all that is read.
-std::optional<Error> unread_modelopt(const ModelConfig& config, const Json& description,
-                                     std::span<const StoredTensor> stored);
+/// The fault of a ModelOpt checkpoint in a form that is not read: llama.cpp's blocks, or an
+/// algorithm under which the same tensors have other values. `description` is hf_quant_config.json,
+/// or null. Nullopt for all that is read.
+std::optional<Error> unread_modelopt(const ModelConfig& config, const Json& description);
 
 /// A ModelOpt block, from hf_quant_config.json or config.json.
 class ModeloptBlock {

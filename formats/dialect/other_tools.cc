@@ -14,7 +14,8 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::string_view kFbgemm = "fbgemm_fp8", kQuark = "quark", kAutoRound = "auto-round";
+constexpr std::string_view kFbgemm = "fbgemm_fp8", kQuark = "quark", kAutoRound = "auto-round",
+                           kMinimax = "minimax_m3_nvfp4";
 
 /// A form of Quark's weights that some scheme reads.
 struct QuarkForm {
@@ -116,6 +117,8 @@ std::string unread_auto_round(const Json& block) {
 ConfigForms tools_forms(const ModelConfig& config, const Json&, std::vector<std::string>*) {
   return [&config](std::string_view weight) -> ConfigForm {
     const Json& block = quantization_block(config);
+    if (method_of(config) == kGemmaMethod) return {.activations = Activations::kWeightOnly};
+    if (method_of(config) == kMinimax) return {.activations = Activations::kDynamic};
     if (method_of(config) == kQuark) {
       const Json& layer = quark_layer(block, module_name(weight));
       return {.activations = quark_activations(layer),
@@ -170,6 +173,10 @@ std::string unread_part(const ModelConfig& config) {
   return unread;
 }
 
+const Dialect kGemmaDialect = read_only(
+    kGemmaMethod, "Google's Gemma in 2, 4 and 8 bits by row: read as compressed-tensors", nullptr);
+const Dialect kMinimaxDialect =
+    read_only(kMinimax, "MiniMax's MXFP8 with NVFP4 experts: read as compressed-tensors", nullptr);
 const Dialect kFbgemmDialect =
     read_only(kFbgemm, "FBGEMM's FP8 with a scale per row: read as compressed-tensors", nullptr);
 const Dialect kQuarkDialect =

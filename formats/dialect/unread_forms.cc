@@ -50,6 +50,8 @@ constexpr std::array kUnreadForms = {
     UnreadForm{"spqr", "SpQR's codes with separate outliers", ""},
     UnreadForm{"torchao", "TorchAO's tensors, each flattened into parts", ""},
     UnreadForm{"vptq", "VPTQ's codebook entries", ""},
+    UnreadForm{"w4afp8", "SGLang's W4AFP8, experts of 4 bits for activations in FP8",
+               "SGLang loads it as it is"},
 };
 
 /// A form whose parts tell it, whatever the config says: programs that save a model drop the
@@ -94,12 +96,10 @@ constexpr std::array kUnreadParts = {
 struct UnreadAlgo {
   std::string_view algo, holds;
 };
-constexpr std::string_view kOfAwq = "ModelOpt's AWQ, integers of 4 bits packed along the outputs,";
 constexpr std::string_view kOfSvd =
     "ModelOpt's NVFP4 of what a product of two thin matrices leaves of each weight,";
 constexpr std::array kUnreadAlgos = {
-    UnreadAlgo{"W4A16_AWQ", kOfAwq},
-    UnreadAlgo{"W4A8_AWQ", kOfAwq},
+    UnreadAlgo{"W4A8_AWQ", "ModelOpt's AWQ of 4 bits with activations in FP8,"},
     UnreadAlgo{"W4A8_NVFP4_FP8", "ModelOpt's NVFP4 with activations in FP8,"},
     UnreadAlgo{"W4A8_MXFP4_FP8", "ModelOpt's MXFP4 with activations in FP8,"},
     UnreadAlgo{"NVFP4_SVD", kOfSvd},
@@ -191,8 +191,7 @@ std::vector<bool> in_unread_forms(std::span<const StoredTensor> stored) {
   return is_in;
 }
 
-std::optional<Error> unread_modelopt(const ModelConfig& config, const Json& description,
-                                     std::span<const StoredTensor> stored) {
+std::optional<Error> unread_modelopt(const ModelConfig& config, const Json& description) {
   const Json& layers =
       json_member(modelopt_body(description.is_object() ? description : quantization_block(config)),
                   "quantized_layers");
@@ -209,28 +208,12 @@ std::optional<Error> unread_modelopt(const ModelConfig& config, const Json& desc
                     fmt::format("llama.cpp's blocks ({})", fmt::join(algos, ", ")),
                     "vLLM 0.33 loads them with its b12x kernels on a GPU of SM 12x");
   }
-  constexpr std::string_view kInputScale = ".pre_quant_scale";
   const Json& block = description.is_object() ? description : quantization_block(config);
   const std::string algo = text_at(modelopt_body(block), "quant_algo");
-  const auto is_scale = [&](const StoredTensor& tensor) {
-    return tensor.name.ends_with(kInputScale);
-  };
-  const auto first = std::ranges::find_if(stored, is_scale);
   const auto* const form = std::ranges::find(kUnreadAlgos, algo, &UnreadAlgo::algo);
-  const bool is_known = form != kUnreadAlgos.end();
-  if (first == stored.end() && !is_known) return std::nullopt;
-  std::string holds(is_known ? form->holds : "");
-  if (first != stored.end()) {
-    const auto n = static_cast<std::size_t>(std::ranges::count_if(stored, is_scale));
-    holds += fmt::format(
-        "{}'{}'{}, a scale for each input that engines multiply activations with, for which codes "
-        "are no values of the weight,",
-        is_known ? " and " : "", first->name, n == 1 ? "" : fmt::format(" and {} more", n - 1));
-  }
-  return unread(fmt::format("quant_method modelopt with quant_algo {}", algo), holds,
-                algo == "NVFP4_AWQ"
-                    ? "SGLang 0.5.23 and TensorRT-LLM load it as it is, vLLM 0.32 does not"
-                    : "TensorRT-LLM loads it as it is");
+  if (form == kUnreadAlgos.end()) return std::nullopt;
+  return unread(fmt::format("quant_method modelopt with quant_algo {}", algo), form->holds,
+                "TensorRT-LLM loads it as it is");
 }
 
 Error unread_form(const ModelConfig& config) {

@@ -59,7 +59,7 @@ class Separation {
         if (stack.shape.size() == 3)
           single.shape.push_back(stack.shape[stack.stack == StackOrder::kInputMajor ? 1 : 2]);
         const Window rows = rows_of_member(stack, members.size(), m);
-        is_coded(stack.encoding.scheme) ? add_coded(stack, std::move(single), expert, rows)
+        is_coded(stack.encoding.scheme) ? add_coded(stack, std::move(single), expert, m, rows)
                                         : add_plain(stack, std::move(single), expert, rows);
       }
     }
@@ -86,7 +86,7 @@ class Separation {
   }
 
   void add_coded(const LogicalTensor& stack, LogicalTensor single, std::uint64_t expert,
-                 const Window& rows) {
+                 std::uint64_t member, const Window& rows) {
     const StorageRow& storage = *storage_of(dialect_, source_, stack);
     const Encoding& whole = stack.encoding;
     const std::uint64_t n_rows = stack.shape[1], n_experts = stack.shape[0];
@@ -105,9 +105,13 @@ class Separation {
       const std::uint64_t count = stored.n_bytes * 8 / bits;
       const bool has_rows = part == Part::kWeight || (part == Part::kScale && count > 1);
       const std::uint64_t block = part == Part::kWeight ? 1 : whole.block_rows;
-      const Window own = has_rows ? cover(rows, block, n_rows).units : Window{.n = 1};
-      const std::uint64_t n_whole = has_rows ? ceil_div(n_rows, std::min(block, n_rows)) : 1;
-      // One number for all experts is the number of each.
+      // One number for all experts is the number of each, and one for an expert that of its
+      // members.
+      const std::uint64_t n_numbers = std::max<std::uint64_t>(count / n_experts, 1);
+      const Window own = has_rows ? cover(rows, block, n_rows).units
+                                  : Window{.first = n_numbers > 1 ? member : 0, .n = 1};
+      const std::uint64_t n_whole =
+          has_rows ? ceil_div(n_rows, std::min(block, n_rows)) : n_numbers;
       const std::uint64_t expert_bytes = count > 1 ? stored.n_bytes / n_experts : 0;
       const std::uint64_t row_bytes = count > 1 ? expert_bytes / n_whole : stored.n_bytes;
       if (part == Part::kWeight) shape = {own.n, row_bytes * 8 / bits};

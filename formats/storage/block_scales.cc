@@ -180,6 +180,7 @@ ScaleReader::ScaleReader(const TensorSource& source, const LogicalTensor& tensor
   if (encoding.stored.has(Part::kOffset)) require_zero_offset(source, tensor);
   if (encoding.stored.has(Part::kDimensions)) require_dimensions();
   if (encoding.stored.has(Part::kGroupOrder)) read_group_order();
+  if (encoding.stored.has(Part::kColumnFactor)) read_column_factors();
   if (!encoding.stored.has(Part::kScale) && encoding.stored.has(Part::kInputScale)) {
     input_scale_ = read_input_scale(source, tensor);
   }
@@ -308,6 +309,17 @@ void ScaleReader::read_group_order() {
         is_plain && static_cast<std::uint64_t>(groups[col]) == col / tensor_.encoding.block_cols;
   }
   if (!is_plain) group_order_.assign(groups.begin(), groups.end());
+}
+
+void ScaleReader::read_column_factors() {
+  const std::uint32_t index = tensor_.encoding.stored[Part::kColumnFactor];
+  column_factors_ = read_numbers(source_, index);
+  const auto bad = std::ranges::find_if(
+      column_factors_, [](float factor) { return !std::isfinite(factor) || factor == 0; });
+  if (bad == column_factors_.end()) return;
+  throw bad_scale(source_, tensor_, index,
+                  "at column {} is {}; it must be finite and not zero (fetch the file again)",
+                  bad - column_factors_.begin(), *bad);
 }
 
 void ScaleReader::require_good(std::span<const float> stored, std::uint64_t first_row) const {

@@ -30,7 +30,8 @@ void widen_scales(DType dtype, std::span<const std::byte> bytes,
 /// at a time. Every scale and the global must be finite and above zero, those of integers not zero,
 /// and so must be the product or quotient of the two (kBadScale with position and value); a weight
 /// offset must be zero (kUnsupported); the dimensions that INT4 states must be those of the weight,
-/// and an order of groups name groups that there are (kCorrupt).
+/// and an order of groups name groups that there are (kCorrupt); factors of columns must be
+/// finite and not zero (kBadScale).
 class ScaleReader {
  public:
   /// `source` and `tensor` must outlive this. Reads the parts with one number for the whole tensor.
@@ -66,6 +67,9 @@ class ScaleReader {
   /// columns.
   [[nodiscard]] std::span<const std::uint32_t> group_order() const { return group_order_; }
 
+  /// The factors of all columns (Part::kColumnFactor); empty: there are none.
+  [[nodiscard]] std::span<const float> column_factors() const { return column_factors_; }
+
  private:
   [[nodiscard]] std::uint32_t stored_scale() const {
     return tensor_.encoding.stored[input_scale_ ? Part::kDeqScale : Part::kScale];
@@ -74,6 +78,7 @@ class ScaleReader {
   [[nodiscard]] std::vector<std::byte> read_part(Part part) const;
   void require_dimensions() const;
   void read_group_order();
+  void read_column_factors();
 
   const TensorSource& source_;
   const LogicalTensor& tensor_;
@@ -84,6 +89,7 @@ class ScaleReader {
   std::vector<GlobalScale> globals_;  // global scales of a stack, by matrix
   std::optional<float> input_scale_;  // Ascend static: the scale is deq_scale / input_scale
   std::vector<std::uint32_t> group_order_;
+  std::vector<float> column_factors_;
 };
 
 /// The scales of a tensor as FP32, row-major over the whole scale tensor. Empty for a scheme

@@ -30,6 +30,7 @@ constexpr std::array kPartFacts = {
     PartFacts{
         Part::kDimensions, "a weight shape", {DType::kI32, DType::kI64}, PartExtent::kDimensions},
     PartFacts{Part::kOutputScale, "an output scale", kReal, PartExtent::kOne},
+    PartFacts{Part::kColumnFactor, "a factor of columns", kReal, PartExtent::kPerColumn},
 };
 
 constexpr DTypeSet kAnyScales = kReal | kExponents;
@@ -193,7 +194,7 @@ constexpr std::array kSchemes = {
 };
 
 static_assert(rows_match_enum(kSchemes, &SchemeFacts::id, SchemeId::kRaw));
-static_assert(rows_match_enum(kPartFacts, &PartFacts::part, Part::kOutputScale) &&
+static_assert(rows_match_enum(kPartFacts, &PartFacts::part, Part::kColumnFactor) &&
               kPartFacts.size() == kMaxParts);
 
 }  // namespace

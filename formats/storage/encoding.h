@@ -49,20 +49,21 @@ enum class CodeKind : std::uint8_t {
 
 /// The stored tensors that hold an encoded weight, in the order of a record.
 enum class Part : std::uint8_t {
-  kWeight,       ///< codes
-  kScale,        ///< one scale per group of codes
-  kGlobal,       ///< NVFP4: one number over all scales
-  kOffset,       ///< weight_offset of Ascend, all zero for symmetric codes
-  kInputScale,   ///< scale of statically quantized activations
-  kInputOffset,  ///< Ascend, static
-  kQuantBias,    ///< Ascend, static
-  kDeqScale,     ///< Ascend, static: input scale x weight scale
-  kZeroPoint,    ///< integers: the code that means zero, per group
-  kGroupOrder,   ///< integers: the group of each column, where groups are no runs of columns
-  kDimensions,   ///< INT4: rows and columns of the weight
-  kOutputScale,  ///< scale of static outputs: kept with the codes or left out, never written
+  kWeight,        ///< codes
+  kScale,         ///< one scale per group of codes
+  kGlobal,        ///< NVFP4: one number over all scales
+  kOffset,        ///< weight_offset of Ascend, all zero for symmetric codes
+  kInputScale,    ///< scale of statically quantized activations
+  kInputOffset,   ///< Ascend, static
+  kQuantBias,     ///< Ascend, static
+  kDeqScale,      ///< Ascend, static: input scale x weight scale
+  kZeroPoint,     ///< integers: the code that means zero, per group
+  kGroupOrder,    ///< integers: the group of each column, where groups are no runs of columns
+  kDimensions,    ///< INT4: rows and columns of the weight
+  kOutputScale,   ///< scale of static outputs: kept with the codes or left out, never written
+  kColumnFactor,  ///< a factor of each column, which loaders multiply activations with: only read
 };
-inline constexpr std::size_t kMaxParts = 12;
+inline constexpr std::size_t kMaxParts = 13;
 
 /// How many numbers a part other than codes and scales has.
 enum class PartExtent : std::uint8_t {
@@ -186,6 +187,7 @@ struct Encoding {
   /// fewer than rows. One number: all rows; several: one for each weight that is fused in this one.
   /// The stored scale is seen once for each row (repeat_scales(), formats/checkpoint/passes.h).
   std::vector<std::uint64_t> rows_of_scales = {};
+  bool is_reordered = false;  ///< rows or scales are in another order in the files
 };
 
 /// True if codes only appear to be INT8, and are packed in the files, four to a word.
@@ -193,10 +195,11 @@ inline bool is_packed_int8(const Encoding& encoding) {
   return scheme_facts(encoding.scheme).code == CodeKind::kInt8 &&
          encoding.stored.has(Part::kDimensions);
 }
-/// True if a weight is converted, and never copied: its scheme is only read, or it is packed
-/// otherwise in the files.
+/// True if a weight is converted, and never copied: its scheme or a part is only read, or it is
+/// packed or ordered otherwise in the files.
 inline bool is_seen_only(const Encoding& encoding) {
-  return is_read_only(encoding.scheme) || is_packed_int8(encoding);
+  return is_read_only(encoding.scheme) || is_packed_int8(encoding) || encoding.is_reordered ||
+         encoding.stored.has(Part::kColumnFactor);
 }
 
 /// Scales of a block-scaled matrix. Leading dimensions (stacked experts) each have their own grid.

@@ -66,6 +66,12 @@ void for_each_band(std::size_t n_bands, std::size_t threads, std::size_t scratch
   }
 }
 
+/// True if a weight is in memory as F32: its scheme is only read, or its columns have factors,
+/// which products of codes do not know.
+bool is_read_as_values(const Encoding& encoding) {
+  return formats::is_read_only(encoding.scheme) || encoding.stored.has(Part::kColumnFactor);
+}
+
 class PartReader {
  public:
   PartReader(const TensorSource& source, const LogicalTensor& tensor, const PartLayout& layout,
@@ -73,14 +79,14 @@ class PartReader {
       : source_(source), tensor_(tensor), layout_(layout), memory_(memory), n_read_(n_read) {}
 
   ReadPart run(std::size_t threads) {
-    const bool is_read_only = formats::is_read_only(tensor_.encoding.scheme);
-    part_.weight = {.scheme = is_read_only ? SchemeId::kF32 : tensor_.encoding.scheme,
+    const bool is_decoded = is_read_as_values(tensor_.encoding);
+    part_.weight = {.scheme = is_decoded ? SchemeId::kF32 : tensor_.encoding.scheme,
                     .codes = memory_ + layout_.codes.at,
                     .rows = layout_.range.rows.count,
                     .cols = layout_.range.cols.count,
                     .row_bytes = layout_.row_bytes};
     if (layout_.codes.n_bytes == 0) return part_;
-    if (is_read_only) {
+    if (is_decoded) {
       read_values(threads);
       return part_;
     }
@@ -132,12 +138,14 @@ class PartReader {
     for_each_band(n_bands, threads, std::min(band_rows, rows.count) * whole_row, cut);
   }
 
-  // Decodes a scheme that is only read. Infinite values might vanish behind an activation function.
+  // Decodes a weight that is_read_as_values(). Infinite values might vanish behind an activation
+  // function.
   void read_values(std::size_t threads) {
     const Range& rows = layout_.range.rows;
     const Range& cols = layout_.range.cols;
     const ScaleReader reader(source_, tensor_);
-    const std::size_t whole_row = layout_.matrix_cols;
+    const std::size_t code_bits = formats::scheme_facts(tensor_.encoding.scheme).code_bits;
+    const std::size_t whole_row = layout_.matrix_cols * code_bits / 8;
     const std::size_t band_rows = std::max<std::size_t>(kCutBandBytes / whole_row, 1);
     const auto decode = [&](std::size_t band, std::byte* scratch) {
       const std::size_t begin = band * band_rows, n = std::min(band_rows, rows.count - begin);
@@ -150,7 +158,7 @@ class PartReader {
       const CodedMatrix codes = {.scheme = tensor_.encoding.scheme,
                                  .codes = scratch,
                                  .rows = n,
-                                 .cols = whole_row,
+                                 .cols = layout_.matrix_cols,
                                  .row_bytes = whole_row,
                                  .first_row = first,
                                  .scales = scales,
@@ -160,7 +168,8 @@ class PartReader {
                                  .block_rows = tensor_.encoding.block_rows,
                                  .block_cols = tensor_.encoding.block_cols,
                                  .zeros = zeros,
-                                 .group_order = reader.group_order()};
+                                 .group_order = reader.group_order(),
+                                 .column_factors = reader.column_factors()};
       float* out = at<float>(layout_.codes) + begin * cols.count;
       quantize::decode(codes.part(0, n, cols.first, cols.count),
                        {.data = out, .rows = n, .cols = cols.count, .stride = cols.count});
@@ -352,8 +361,7 @@ constexpr std::size_t kShortestFreeGroup = 128;
 // Kernels take a first column anywhere in a longer group: they look scales up per 16 columns.
 void require_column(const LogicalTensor& tensor, std::size_t first, std::size_t whole_cols) {
   std::size_t step = kDotLanes;
-  const std::uint64_t group =
-      formats::is_read_only(tensor.encoding.scheme) ? 0 : tensor.encoding.block_cols;
+  const std::uint64_t group = is_read_as_values(tensor.encoding) ? 0 : tensor.encoding.block_cols;
   if (group != 0 && group < kShortestFreeGroup && group < whole_cols)
     step = std::lcm(step, static_cast<std::size_t>(group));
   if (first % step == 0) return;
@@ -399,7 +407,7 @@ PartLayout part_layout(const LogicalTensor& tensor, const LinearPart& range, boo
   layout.range = range;
   layout.matrix_rows = tensor.shape[tensor.shape.size() - 2];
   layout.matrix_cols = tensor.shape.back();
-  layout.code_bits = facts.is_read_only ? 32 : facts.code_bits;
+  layout.code_bits = is_read_as_values(encoding) ? 32 : facts.code_bits;
   const auto within = [](const Range& part, std::size_t whole) {
     return part.first <= whole && part.count <= whole - part.first;
   };
@@ -418,7 +426,7 @@ PartLayout part_layout(const LogicalTensor& tensor, const LinearPart& range, boo
   };
   place(layout.codes, range.rows.count * layout.row_bytes);
   if (range.rows.count == 0 || range.cols.count == 0) return layout;
-  if (encoding.block_cols != 0 && !facts.is_read_only) {
+  if (encoding.block_cols != 0 && !is_read_as_values(encoding)) {
     lay_out_scales(encoding, layout);
     const std::size_t n_scales = layout.scale_rows.count * layout.scale_cols.count;
     if (formats::dtype_bits(facts.scale_dtype) > 8) {

@@ -31,7 +31,7 @@ struct PartLayout {
 
   LinearPart range;
   std::size_t matrix_rows = 0, matrix_cols = 0;  ///< sizes of the whole matrix
-  std::size_t code_bits = 0;  ///< bits of a code in memory; 32 for schemes that are only read
+  std::size_t code_bits = 0;  ///< bits of a code in memory; 32 for weights that are decoded there
   std::size_t row_bytes = 0;  ///< bytes of a row of the part
   /// Scale rows of the flattened weight and scale columns that the part needs, and the place of its
   /// first element in the first group of them.

@@ -291,9 +291,28 @@ void decode_values(const CodedMatrix& m, std::size_t r, std::size_t c, std::size
   });
 }
 
+namespace {
+
+/// Decodes codes without factors of columns, and then multiplies the columns.
+template <typename Decode>
+DecodeFaults decode_columns(CodedMatrix in, formats::MatrixView<float> out, const Decode& decode) {
+  const auto all = std::exchange(in.column_factors, {});
+  const DecodeFaults faults = decode(in, out);
+  if (in.rows == 0 || in.cols == 0) return faults;
+  const auto factors = all.subspan(static_cast<std::size_t>(in.first_col), in.cols);
+  for (std::size_t r = 0; r < in.rows; ++r) {
+    float* row = out.row(r);
+    for (std::size_t c = 0; c < in.cols; ++c) row[c] *= factors[c];
+  }
+  return faults;
+}
+
+}  // namespace
+
 DecodeFaults scalar::decode(const CodedMatrix& in, formats::MatrixView<float> out) {
   DecodeFaults faults;
   if (!has_codes(in, out)) return faults;
+  if (!in.column_factors.empty()) return decode_columns(in, out, scalar::decode);
   const bool is_e4m3 = formats::scheme_facts(in.scheme).code == formats::CodeKind::kE4m3;
   for (std::size_t r = 0; r < in.rows; ++r) {
     decode_values(in, r, 0, in.cols, out.row(r));
@@ -305,6 +324,11 @@ DecodeFaults scalar::decode(const CodedMatrix& in, formats::MatrixView<float> ou
 DecodeFaults decode(const CodedMatrix& in, formats::MatrixView<float> out) {
   if (formats::is_read_only(in.scheme)) return scalar::decode(in, out);
   if (!has_codes(in, out)) return {};
+  if (!in.column_factors.empty()) {
+    return decode_columns(in, out, [](const CodedMatrix& plain, formats::MatrixView<float> values) {
+      return decode(plain, values);
+    });
+  }
   if (formats::is_quantized(in.scheme) && in.group_order.empty())
     return HWY_DYNAMIC_DISPATCH(decode_codes)(in, out);
   formats::is_quantized(in.scheme) ? decode_ordered(in, out) : decode_words(in, out);

@@ -144,7 +144,18 @@ INSTANTIATE_TEST_SUITE_P(
         Fixture{"other_tools/llm_compressor_int8", ""}, Fixture{"other_tools/quark_fp8", ""},
         Fixture{"other_tools/quark_fp8_channel", ""}, Fixture{"other_tools/quark_e5m2", ""},
         Fixture{"other_tools/quark_int8", ""}, Fixture{"other_tools/quark_int8_tensor", ""},
-        Fixture{"other_tools/quark_int8_zeros", ""}, Fixture{"other_tools/quark_mxfp4", ""}),
+        Fixture{"other_tools/quark_int8_zeros", ""}, Fixture{"other_tools/quark_mxfp4", ""},
+        Fixture{"autumn_forms/ct_head_embedding", kAnyNames},
+        Fixture{"autumn_forms/fp8_mxfp4_routed", kAnyNames},
+        Fixture{"autumn_forms/fp8_mxfp4_store_dtype", kAnyNames},
+        Fixture{"autumn_forms/fp8_stack_scale_inv", kAnyNames},
+        Fixture{"autumn_forms/gemma_qat", kAnyNames},
+        Fixture{"autumn_forms/minimax_m3_nvfp4", kAnyNames},
+        Fixture{"autumn_forms/modelopt_nvfp4_awq", kAnyNames},
+        Fixture{"autumn_forms/modelopt_nvfp4_head", kAnyNames},
+        Fixture{"autumn_forms/modelopt_w4a16_awq", kAnyNames},
+        Fixture{"autumn_forms/muse_spark_nvfp4", kAnyNames},
+        Fixture{"autumn_forms/thinking_machines", kAnyNames}),
     [](const auto& at) {
       const std::string folder = at.param.name;
       return folder.substr(folder.rfind('/') + 1);

@@ -27,6 +27,7 @@ struct Decoded {
   std::vector<float> scales;  ///< scales of the whole tensor
   std::vector<std::uint8_t> zeros;
   std::vector<std::uint32_t> group_order;
+  std::vector<float> column_factors;
   CodedMatrix run;
   std::vector<float> values;
 };
@@ -46,6 +47,9 @@ Decoded read(const ComparedTensor& side, const WeightBand& band) {
     const auto order = reader.group_order();
     read.group_order.assign(order.begin(), order.end());
     read.run.group_order = read.group_order;
+    const auto factors = reader.column_factors();
+    read.column_factors.assign(factors.begin(), factors.end());
+    read.run.column_factors = read.column_factors;
     read.run.scale_cols = reader.cols();
     read.run.block_rows = tensor.encoding.block_rows;
     read.run.block_cols = tensor.encoding.block_cols;

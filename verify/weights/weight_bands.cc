@@ -105,6 +105,7 @@ EncodedBand read_scales(const ComparedTensor& side, const WeightBand& band,
   read.zeros = scales->read_zeros(range);
   read.run.zeros = read.zeros;
   read.run.group_order = scales->group_order();
+  read.run.column_factors = scales->column_factors();
   read.run.first_scale_row = range.first;
   read.run.scale_cols = scales->cols();
   read.run.block_rows = tensor.encoding.block_rows;

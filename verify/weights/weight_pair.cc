@@ -181,12 +181,13 @@ void WeightPair::compare_raw(const Chunk& chunk, bool is_same, ElementSums& sums
   }
 }
 
-// The zero points of INT4 codes, and which scale is whose.
+// The zero points of INT4 codes, which scale is whose, and factors of columns.
 bool WeightPair::zeros_agree(const EncodedBand& source, const EncodedBand& output) {
   for (std::size_t i = 0; i < source.scales.size() && i < output.scales.size(); ++i) {
     if (source.run.zero(i) != output.run.zero(i)) return false;
   }
-  return std::ranges::equal(source.run.group_order, output.run.group_order);
+  return std::ranges::equal(source.run.group_order, output.run.group_order) &&
+         std::ranges::equal(source.run.column_factors, output.run.column_factors);
 }
 
 // True if the effective factors of the codes agree, whether stored as F32 or BF16, as factor or

@@ -115,7 +115,8 @@ TEST_F(ForeignForms, BlocksOfLlamaCppAreToldByTheConfig) {
 }
 
 TEST_F(ForeignForms, AlgosOfOtherActivationsAreNoNvfp4) {
-  for (const char* algo : {"W4A8_NVFP4_FP8", "W4A8_MXFP4_FP8", "NVFP4_SVD", "NVFP4_SVDQUANT"}) {
+  for (const char* algo :
+       {"W4A8_AWQ", "W4A8_NVFP4_FP8", "W4A8_MXFP4_FP8", "NVFP4_SVD", "NVFP4_SVDQUANT"}) {
     tiny_ = tiny_deepseek_v3();
     tiny_.config.insert(
         1,
@@ -126,13 +127,11 @@ TEST_F(ForeignForms, AlgosOfOtherActivationsAreNoNvfp4) {
   }
 }
 
-TEST_F(ForeignForms, InputScalesNameTheEnginesThatTakeThem) {
-  tiny_.config.insert(
-      1, R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"},)");
-  replace_dense(
-      "weight U8 8,8; weight_scale F8_E4M3 8,1; weight_scale_2 F32; pre_quant_scale BF16 8");
-  expect_cause(ErrorCode::kUnsupported,
-               {"NVFP4_AWQ", "pre_quant_scale", "SGLang 0.5.23", "vLLM 0.32 does not"});
+TEST_F(ForeignForms, W4AFp8IsNamed) {
+  tiny_.config.insert(1, R"("quantization_config": {"quant_method": "w4afp8"},)");
+  replace_dense("weight I8 8,8; weight_scale_inv F32 8,1; input_scale F32");
+  expect_error(ErrorCode::kUnsupported, {"w4afp8", "SGLang loads it"},
+               [&] { Checkpoint::open(dir_ / "m"); });
 }
 
 TEST_F(ForeignForms, EmptyWeightsWereNotGathered) {

@@ -1,8 +1,10 @@
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/container/safetensors.h"
+#include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
 #include "formats/storage/encoding.h"
+#include "tests/support/json_edit.h"
 #include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
@@ -13,9 +15,11 @@ namespace {
 
 TEST(RepackedCodes, PiecesAreThoseOfTheWhole) {
   std::mt19937 random(1);
-  for (const char* name : {"families/qwen3_moe_awq", "families/qwen3_moe_gptq_asym_actorder",
-                           "other_tools/float8", "other_tools/gptq_3bit_order",
-                           "other_tools/gptq_2bit_gptq", "other_tools/gptq_8bit_order"}) {
+  for (const char* name :
+       {"families/qwen3_moe_awq", "families/qwen3_moe_gptq_asym_actorder", "other_tools/float8",
+        "other_tools/gptq_3bit_order", "other_tools/gptq_2bit_gptq", "other_tools/gptq_8bit_order",
+        "autumn_forms/fp8_mxfp4_store_dtype", "autumn_forms/gemma_qat",
+        "autumn_forms/modelopt_w4a16_awq", "autumn_forms/thinking_machines"}) {
     const Checkpoint checkpoint = Checkpoint::open(
         std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden" / name,
         {.family = std::string_view(name).starts_with("families") ? "" : "generic"});
@@ -31,6 +35,45 @@ TEST(RepackedCodes, PiecesAreThoseOfTheWhole) {
             << checkpoint.stored()[i].name << ", " << piece.size() << " bytes from " << begin;
       }
     }
+  }
+}
+
+/// A form of a single maker whose config is changed, and the error that opening it gives.
+TEST(MadeParts, ConfigsOfOtherWeightsAreRefused) {
+  using testing::JsonEdit;
+  struct Case {
+    const char* folder;
+    JsonEdit edit;
+    ErrorCode code;
+    std::string_view words;
+  };
+  constexpr const char *kGemma = "gemma_qat", *kMimo = "fp8_mxfp4_store_dtype";
+  const std::string modules = "/quantization_config/module_quant_configs ";
+  for (const Case& row : {
+           Case{kGemma, "/quantization_config/num_bits 8", ErrorCode::kMismatch, "is U8...8"},
+           Case{kGemma, "/quantization_config/num_bits \"4\"", ErrorCode::kMismatch, "no num_bits"},
+           Case{kGemma, modules + "{}", ErrorCode::kMismatch, "is I8...num_bits 4"},
+           Case{kGemma, modules + R"({"mlp(": {"num_bits": 2}})", ErrorCode::kUnsupported,
+                "'mlp(', which is no expression"},
+           Case{kGemma, modules + R"({")(": {"num_bits": 2}})", ErrorCode::kUnsupported,
+                "which is no expression"},
+           Case{kGemma, modules + R"({"^(([a-z_0-9])+.)+[A-Z]([a-z])+$": {"num_bits": 2}})",
+                ErrorCode::kLimit, "backtracks too much"},
+           Case{kMimo, "/num_key_value_heads 3", ErrorCode::kShapeMismatch,
+                "chunks of whole heads"},
+           Case{kMimo, "/v_head_dim 1048577", ErrorCode::kShapeMismatch, "chunks of whole heads"},
+           Case{kMimo, "/quantization_config/weight_block_size [64, 64]", ErrorCode::kShapeMismatch,
+                "scales [4, 2]"},
+       }) {
+    const testing::TempDir directory;
+    const auto model = directory / "model";
+    std::filesystem::copy(
+        std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/autumn_forms" / row.folder, model);
+    const Json config = read_json_file(model / "config.json", 1 << 20);
+    std::filesystem::remove(model / "config.json");
+    std::ofstream(model / "config.json") << testing::edited(config, {row.edit}).dump();
+    testing::expect_error(row.code, row.words,
+                          [&] { Checkpoint::open(model, {.family = "generic"}); });
   }
 }
 

@@ -351,6 +351,35 @@ TEST(QuantizationConfig, DeepseekRefusesMixtures) {
       << "an untouched copy of native names";
 }
 
+TEST(QuantizationConfig, NamesOfScalesSayWhichWordExpertsGet) {
+  WrittenTensor expert = tensor(kExpertName, SchemeId::kMxfp4, &kExpertRule);
+  const std::string codes = kExpertName;
+  for (const auto& [suffix, key, other] :
+       {std::tuple{"_scale", "store_dtype", "routed_experts_quant_method"},
+        std::tuple{"_scale_inv", "routed_experts_quant_method", "store_dtype"}}) {
+    expert.stored = {codes, codes + suffix};
+    for (const char* source : {"", kReleased}) {
+      const Json block = derived("deepseek", config_with(source), {kUp, expert}, true);
+      EXPECT_EQ(block.at(key), "mxfp4");
+      EXPECT_FALSE(block.contains(other));
+      EXPECT_EQ(block.at("quant_method"), "fp8");
+      const ModelConfig said = config_with(block.dump());
+      EXPECT_EQ(derived("deepseek", said, {kUp, expert}, true).dump(), block.dump());
+      EXPECT_FALSE(derived("deepseek", said, {kUp}, true).contains(key));
+    }
+  }
+}
+
+TEST(QuantizationConfig, EndsOfNamesExemptInLingOnly) {
+  const std::vector<std::string> entries = {"attention.dense"};
+  for (const std::string key : {"", R"(,"routed_experts_quant_method":"mxfp4")"}) {
+    const ModelConfig config = config_with(R"({"quant_method":"fp8")" + key + "}");
+    EXPECT_EQ(is_exempt(config, "model.layers.0.attention.dense.weight", entries), !key.empty());
+    EXPECT_FALSE(is_exempt(config, "model.layers.0.attention.dense.lora.weight", entries));
+    EXPECT_FALSE(is_exempt(config, "model.layers.0.other_attention.dense.weight", entries));
+  }
+}
+
 TEST(QuantizationConfig, ListsPlainExpertsAsOneModule) {
   const WrittenTensor expert = tensor(kExpertName, SchemeId::kBf16, &kExpertRule);
   const Json block = derived("deepseek", config_with(kReleased), {kUp, expert, kHead});
