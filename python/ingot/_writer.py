@@ -246,9 +246,18 @@ def _shapes_like(like, tensors):
         ahead, tensors = [], iter(tensors)
         for name, array in tensors if coded else ():
             ahead.append((name, array))
-            if name in coded:
-                form = stated_form(array)
-                shapes = shapes if form == shapes.get(name) else checkpoint.shapes(form["dtype"])
+            if name in shapes and name not in decoded:
+                break  # a part of codes: it has the release's own
+            if name not in coded:
+                continue
+            form = stated_form(array)
+            *stack, rows, columns = form["shape"]
+            if form != shapes.get(name):
+                shapes = checkpoint.shapes(form["dtype"])
+            if form != shapes[name]:  # codes of stacks may be stored the other way round
+                for other in coded & {one for one in shapes if len(shapes[one]["shape"]) == len(form["shape"]) > 2}:
+                    shapes[other]["shape"][-2:] = shapes[other]["shape"][:-3:-1]
+            if not stack or rows != columns:
                 break
         return shapes, itertools.chain(ahead, tensors)
 
