@@ -213,7 +213,7 @@ LayerCondition read_layer_condition(const Yaml& value) {
   return condition;
 }
 
-void require_marks(const FamilyRow& row) {
+void require_marks(const FamilyRow& row, const NamedWidths& widths) {
   std::set<std::string_view> seen;
   std::string_view before;
   for (const std::string_view word : name_words(row.rule.pattern)) {
@@ -222,11 +222,13 @@ void require_marks(const FamilyRow& row) {
     const std::string_view mark = mark_of(word);
     const std::string_view head = word.substr(0, word.size() - mark.size());
     const bool is_known = std::ranges::find(kMarks, mark) != kMarks.end();
-    // A key has something before it, or every config knows it, so that no misspelt mark is one.
+    // A key has something before it, or every config or the family knows it, so that no misspelt
+    // mark is one.
     const std::string_view key = mark.size() > 2 ? mark.substr(1, mark.size() - 2) : mark;
     const bool is_mark =
         is_known ? head.empty()
-                 : mark.size() > 2 && is_plain(key) && (!head.empty() || find_key(key) != nullptr);
+                 : mark.size() > 2 && is_plain(key) &&
+                       (!head.empty() || find_key(key) != nullptr || widths.find(key) != nullptr);
     if (!is_plain(head) || (!mark.empty() && !is_mark)) {
       refuse(row,
              "has '{}': a word between dots has letters, digits, _ and -, or is one of {{layer}}, "

@@ -39,8 +39,9 @@ bool is_same_place(const TensorRule& a, const TensorRule& b);
 LayerCondition read_layer_condition(const Yaml& value);
 
 /// Refuses a name that has other characters than tensors' names do, a mark that occurs twice or,
-/// unless it is that of a number below a key, is no whole word between dots.
-void require_marks(const FamilyRow& row);
+/// unless it is that of a number below a key, is no whole word between dots. A number below a width
+/// of the family may be a whole word, too.
+void require_marks(const FamilyRow& row, const NamedWidths& widths);
 
 /// Refuses rows that contradict themselves, and rows that conflict: two for one name in the same
 /// layers, a number where others have a mark. Returns the prefix of the number of a layer where MTP

@@ -332,7 +332,7 @@ class Table final : public FamilyTable {
       if (!usual.in.empty())
         row.rule.shape[1] = &expressions_.emplace_back(Width::parse(usual.in, &widths_));
     }
-    require_marks(row);
+    require_marks(row, widths_);
     const bool is_of_mtp = has_mark(pattern, kMtpMark);
     if (!row.has_scope) {
       const bool is_in_layer =

@@ -261,7 +261,22 @@
   X(kFeedForwardControllerGain, "feed-forward-controller-gain", kOther) \
   X(kFeedForwardControllerForget, "feed-forward-controller-forget", kOther) \
   X(kLoopQueries, "loop-queries", kOther) \
-  X(kLoopKeyQueries, "loop-key-queries", kOther)
+  X(kLoopKeyQueries, "loop-key-queries", kOther) \
+  X(kLayerInputsProj, "layer-inputs-proj", kOther) /* makes the inputs of all layers */ \
+  X(kLayerInputsNorm, "layer-inputs-norm", kOther) \
+  X(kLayerInputGate, "layer-input-gate", kOther) \
+  X(kLayerInputProj, "layer-input-proj", kOther) \
+  X(kLayerInputNorm, "layer-input-norm", kOther) \
+  X(kMixerResidualDown, "mixer-residual-down", kOther) \
+  X(kMixerResidualUp, "mixer-residual-up", kOther) \
+  X(kMixerResidualNorm, "mixer-residual-norm", kOther) \
+  X(kStreamsRouter, "streams-router", kOther) \
+  X(kStreamsRouterNorm, "streams-router-norm", kOther) \
+  X(kStreamsPredict, "streams-predict", kOther) \
+  X(kStreamsCorrect, "streams-correct", kOther) \
+  X(kStreamsFactor, "streams-factor", kOther) \
+  X(kStreamsSpread, "streams-spread", kOther) \
+  X(kStreamsJoin, "streams-join", kOther)
 
 // clang-format on
 

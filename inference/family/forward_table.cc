@@ -117,6 +117,19 @@ void require_said(const ForwardPart& part, const ModelConfig& config) {
       fmt::format("the forward pass of family {} has no mixer for layer {}", family.name, layer));
 }
 
+// MLPs may have a width in each layer, where the file asks for it.
+void require_one_width(const Forward& forward, const ModelConfig& config) {
+  for (const auto& [key, widths] : config.by_layer) {
+    const bool is_asked = key == "intermediate_size" &&
+                          std::ranges::find(forward.mlp.parameters, "width",
+                                            &formats::ForwardParameters::value_type::first) !=
+                              forward.mlp.parameters.end();
+    if (is_asked) continue;
+    refuse(ErrorCode::kUnsupported,
+           fmt::format("'{}' is not the same in all layers; the forward pass has one", key));
+  }
+}
+
 void require_needed(const formats::Family& family, const ModelConfig& config) {
   for (const std::string& text : family.forward->needs) {
     const formats::Width width = formats::Width::parse(text, family.widths);
@@ -151,6 +164,12 @@ LayerSpec layer_of(const formats::Family& family, const DecoderSpec& model, std:
     block.input_factor = static_cast<float>(parameters.real("input_factor").value_or(1));
     block.output_factor = static_cast<float>(parameters.real("output_factor").value_or(1));
     block.inputs = parameters.count("inputs", 1, {1, 3});
+    // Three terms and the stream are of one length.
+    block.residual_rank = parameters.count("residual_rank", 0, kNoneOrFew);
+    if (block.residual_rank > 0) {
+      block.kept_factor = std::sqrt(0.5F);
+      block.output_factor *= block.kept_factor;
+    }
     if (forward.are_blocks) {
       block.number = static_cast<std::uint8_t>(parameters.count("number", 0, {0, 255}));
       if (parameters.has("input_of"))
@@ -192,6 +211,7 @@ LayerSpec layer_of(const formats::Family& family, const DecoderSpec& model, std:
 ModelSpec spec_of_file(const formats::Family& family, const ModelConfig& given) {
   const Forward& forward = *family.forward;
   const ModelConfig config = with_expert_width(family, given);
+  require_one_width(forward, config);
   DecoderSpec model(config, activation_of(forward));
   require_only(family, config);
   require_needed(family, config);

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <numbers>
 #include <utility>
 
 #include "formats/config/derived_keys.h"
@@ -36,6 +37,16 @@ constexpr std::array kRouterRows = {
     ParameterRow<RouterSpec>{"scale", &RouterSpec::scale, kAnyReal},
     ParameterRow<RouterSpec>{"identity_experts", &RouterSpec::identity_experts, kNoneOrFew},
     ParameterRow<RouterSpec>{"weighed_shared", &RouterSpec::weighed_shared, kNoneOrFew}};
+
+// The standard deviations below which is this share of normal values.
+double deviations_below(double share) {
+  double low = -40, high = 40;
+  for (int i = 0; i < 100; ++i) {
+    const double middle = (low + high) / 2;
+    (std::erfc(-middle / std::numbers::sqrt2) / 2 < share ? low : high) = middle;
+  }
+  return (low + high) / 2;
+}
 
 }  // namespace
 
@@ -113,7 +124,7 @@ void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
       ParameterRow<GateForm>{"joins_in_f32", &GateForm::joins_in_f32},
       ParameterRow<GateForm>{"slope", &GateForm::alpha, kFinite},
       ParameterRow<GateForm>{"up_offset", &GateForm::up_offset, kAnyReal}};
-  static_cast<void>(mlp.has("width"));
+  for (const char* name : {"width", "sparsity"}) static_cast<void>(mlp.has(name));
   MlpSpec form{.has_gate = mlp.flag("has_gate", true)};
   mlp.set(form.gate, kForms);
   form.gate = limited(form.gate, mlp, "limit");
@@ -128,6 +139,8 @@ void set_gates(Parameters& mlp, Parameters* mixture, BodySpec& feed_forward) {
   if (auto* dense = std::get_if<MlpSpec>(&feed_forward)) {
     dense->width = mlp.count("width", dense->width, {0, 1 << 30});
     give(*dense, form);
+    if (const auto share = mlp.real("sparsity", {0, 0.999999}); share && *share > 0)
+      dense->gate.least_deviation = static_cast<float>(deviations_below(*share));
   }
   auto* experts = std::get_if<MixtureSpec>(&feed_forward);
   if (experts == nullptr) return;
@@ -223,7 +236,21 @@ void set_model(Parameters& parameters, DecoderSpec& model) {
     model.spec.carried = model.spec.sources * model.spec.hidden;
   }
   set_loop(parameters, model);
+  if (parameters.count("layer_input_width", 0, kNoneOrFew) > 0) {
+    model.spec.layer_inputs = {
+        .width = parameters.count("layer_input_width", 0),
+        .rows = parameters.count("layer_input_rows", model.spec.stored_vocab, {1, 1 << 30})};
+    model.spec.carried = model.spec.n_main * model.spec.layer_inputs->width;
+  }
+  static_cast<void>(parameters.has("layer_input_rows"));
   model.has_ngrams = parameters.flag("ngrams", false);
+  if (parameters.has("predicted_streams")) {
+    const std::size_t n = parameters.count("predicted_streams", 0, {2, 64});
+    model.spec.ends.hyper = {
+        .streams = n,
+        .active = parameters.count("active_stream", 0, {0, static_cast<double>(n - 1)}),
+        .scales_active = parameters.flag("scales_active", false)};
+  }
   if (parameters.number("streams", 0) == 0) return;
   model.spec.ends.hyper = hyper_spec(model.fields, model.spec.norm);
   HyperSpec& hyper = *model.spec.ends.hyper;

@@ -61,6 +61,8 @@ std::uint64_t Parameters::whole(std::string_view name, std::uint64_t usual,
     for (const std::string& key : formats::keys_of(width)) {
       const Json& is = value_of(config_, key);
       if (!is_flag || is.is_null() || is.is_array() || is.is_boolean() == *is_flag) continue;
+      // A flag may be a factor within an expression.
+      if (is.is_boolean() && key != this->key(name)) continue;
       inference::refuse(fmt::format("'{}' is {}, {}", key, is.dump(),
                                     *is_flag ? "not true or false" : "not a whole number"));
     }

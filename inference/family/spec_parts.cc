@@ -66,11 +66,6 @@ JsonFields spec_fields(const ModelConfig& config) {
 
 DecoderSpec::DecoderSpec(const ModelConfig& given, std::string_view activation)
     : config(given), fields(spec_fields(given)) {
-  if (!config.by_layer.empty()) {
-    refuse(ErrorCode::kUnsupported,
-           fmt::format("'{}' is not the same in all layers; the forward pass has one",
-                       config.by_layer.begin()->first));
-  }
   require_text(fields, "hidden_act", activation);
   spec.vocab = spec.stored_vocab = required(config.vocab_size, "vocab_size");
   spec.hidden = required(config.hidden_size, "hidden_size");

@@ -74,7 +74,12 @@ DecoderLayer::DecoderLayer(const WeightStore& store, const StepContext& context,
     scale_ = own_weights.vector(FineRole::kLayerScale, {1}).front();
   if (spec.ngrams) ngrams_.emplace(own_weights, context, *spec.ngrams);
   if (context.spec.visits(layer) > 1) messages_.emplace(own_weights, context);
-  const std::optional<HyperSpec>& hyper = context.spec.ends.hyper;
+  const HyperSpec* hyper = context.spec.ends.hyper ? &*context.spec.ends.hyper : nullptr;
+  if (hyper != nullptr && hyper->active) {
+    predicted_.emplace(own_weights, context);
+    hyper = nullptr;
+  }
+  if (context.spec.layer_inputs) input_gate_.emplace(own_weights, context);
   std::size_t n_streams = 0;
   for (const BlockSpec& block : spec.blocks) {
     const BlockWeights weights(store, layer, block.number);
@@ -93,6 +98,13 @@ DecoderLayer::DecoderLayer(const WeightStore& store, const StepContext& context,
           {.weight = is_mixer ? FineRole::kAttentionOutputNorm : FineRole::kFeedForwardOutputNorm});
     }
     own.sum = ResidualSum(weights, context, block);
+    if (const std::size_t rank = block.residual_rank; rank > 0) {
+      const std::size_t hidden = context.spec.hidden;
+      own.residual_down = weights.linear(FineRole::kMixerResidualDown, rank, hidden);
+      own.residual_up = weights.linear(FineRole::kMixerResidualUp, hidden, rank);
+      own.residual_norm =
+          hidden_norm(weights, hidden, context.spec.norm, {.weight = FineRole::kMixerResidualNorm});
+    }
     if (context.spec.sources > 0 && !is_mixer)
       own.sources = SourceMix(weights, context, FineRole::kFeedForwardSources);
     // Queries of a mixer have the number of the layer before.
@@ -103,10 +115,10 @@ DecoderLayer::DecoderLayer(const WeightStore& store, const StepContext& context,
     n_streams +=
         block_streams(block, context.rank, context.profile, plain_kv_format(context.profile))
             .size();
-    if (hyper && hyper->rank > 0) {
+    if (hyper != nullptr && hyper->rank > 0) {
       own.gated_streams =
           GatedStreams(weights, context, is_mixer ? kGatedMixer : kGatedFeedForward);
-    } else if (hyper) {
+    } else if (hyper != nullptr) {
       own.streams = hyper_weights(weights, context, is_mixer ? kOfMixer : kOfFeedForward);
     }
     if (spec.short_convolution > 0) {
@@ -133,6 +145,13 @@ Matrix DecoderLayer::run(const Block& block, const LayerStep& step, const Matrix
     reduce(step, "attention sum", out);
   }
   if (!block.output_norm.empty()) out = normed(context, out, block.output_norm);
+  if (!block.residual_down.empty()) {
+    const Matrix inner = rounded_product(context, block.residual_down, x);
+    Matrix more =
+        normed(context, rounded_product(context, block.residual_up, inner), block.residual_norm);
+    add_rounded(context.profile, more, x);
+    add_rounded(context.profile, out, more);
+  }
   block.convolution.apply(step, out);
   scale_rounded(context.profile, context.spec.layers[step.layer].residual_factor, out);
   require_finite(out, step.layer, what);
@@ -180,6 +199,18 @@ void DecoderLayer::add_ngrams(LayerStep& step, Matrix& hidden) const {
   step.mixer_states = std::move(of_mixer);
 }
 
+void DecoderLayer::finish_streams(const StepContext& context, const Matrix& carried, Matrix streams,
+                                  Matrix& hidden) const {
+  if (!predicted_) {
+    if (input_gate_)
+      add_rounded(context.profile, hidden, input_gate_->added(context, hidden, carried));
+    return;
+  }
+  const Matrix active = predicted_->correct(context, hidden, streams);
+  hidden = std::move(streams);
+  if (input_gate_) add_behind_first(context, input_gate_->added(context, active, carried), hidden);
+}
+
 void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const StepRows& rows,
                            KvCache& cache, Selection& selection, const Taps& taps, KvCache* keys,
                            const LoopVisit* again) const {
@@ -203,7 +234,13 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
     step.carried = &carried;
   }
   if (ngrams_) add_ngrams(step, hidden);
-  const std::optional<HyperSpec>& hyper = context.spec.ends.hyper;
+  Matrix streams;
+  if (predicted_) {
+    streams = std::move(hidden);
+    hidden = predicted_->predict(context, streams);
+  }
+  const HyperSpec* hyper =
+      context.spec.ends.hyper && !predicted_ ? &*context.spec.ends.hyper : nullptr;
   std::vector<Matrix> inputs(blocks_.size());
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const Block& block = blocks_[i];
@@ -211,7 +248,7 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
     std::optional<HyperInput> input;
     if (!block.gated_streams.empty()) {
       input = block.gated_streams.input(context, hidden);
-    } else if (hyper) {
+    } else if (hyper != nullptr) {
       input = hyper_input(context.profile, *hyper, block.streams, hidden, context.threads);
     }
     if (!block.input_of) {
@@ -252,6 +289,7 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
         std::ranges::any_of(blocks_, [&](const Block& later) { return later.input_of == i; });
     if (!is_kept) inputs[i] = Matrix();
   }
+  finish_streams(context, carried, std::move(streams), hidden);
   scale_rounded(context.profile, scale_, hidden);
   if (context.spec.carried == 0) return;
   hidden = of_width(std::move(hidden), context.spec.stream_width());

@@ -10,8 +10,10 @@
 #include "inference/model/recurrent/ngram_lookup.h"
 #include "inference/model/step/gated_streams.h"
 #include "inference/model/step/hyper_connection.h"
+#include "inference/model/step/layer_inputs.h"
 #include "inference/model/step/loop_messages.h"
 #include "inference/model/step/norm.h"
+#include "inference/model/step/predicted_streams.h"
 #include "inference/model/step/residual_sum.h"
 #include "inference/model/step/short_convolution.h"
 #include "inference/model/step/source_mix.h"
@@ -48,12 +50,18 @@ class DecoderLayer {
     ShortConvolution convolution;
     ResidualSum sum;
     SourceMix sources;  ///< makes the input; empty: it is the stream
+    Linear residual_down, residual_up;  ///< matrices of BlockSpec::residual_rank; may be empty
+    HiddenNorm residual_norm;
   };
   static Body load(const BlockWeights& weights, const StepContext& context, const BodySpec& spec,
                    ExpertStore* experts);
   void add_ngrams(LayerStep& step, Matrix& hidden) const;
   void split_states(LayerStep& step) const;
   void add_source(const LayerStep& step, std::size_t block, const Matrix& hidden) const;
+  /// Puts what the layer made of the active stream into `streams`, where it predicts some, and adds
+  /// the layer's input.
+  void finish_streams(const StepContext& context, const Matrix& carried, Matrix streams,
+                      Matrix& hidden) const;
   static Matrix run(const Block& block, const LayerStep& step, const Matrix& x);
 
   std::uint32_t layer_;
@@ -61,6 +69,8 @@ class DecoderLayer {
   std::optional<NgramLookup> ngrams_;
   std::vector<Block> blocks_;
   std::optional<LoopMessages> messages_;
+  std::optional<PredictedStreams> predicted_;
+  std::optional<LayerInputGate> input_gate_;
   float scale_ = 1.0F;  ///< factor of the layer's output
 };
 

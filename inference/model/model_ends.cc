@@ -49,16 +49,21 @@ TokenEmbedding::TokenEmbedding(const WeightStore& weights, const StepContext& co
   }
   if (const auto& form = context.spec.ends.embedding_norm)
     norm_ = hidden_norm(own, context.spec.hidden, *form, {.weight = Role::kInputNorm});
+  if (context.spec.layer_inputs) layer_inputs_.emplace(own, context);
+  if (context.spec.ends.hyper && context.spec.ends.hyper->active)
+    spread_ = StreamEnds(own, context, FineRole::kStreamsSpread);
 }
 
 Matrix TokenEmbedding::embed(const StepContext& context, std::span<const Row> rows) const {
   require_tokens(context.spec, rows);
   Matrix hidden(rows.size(), context.spec.hidden);
+  std::vector<std::size_t> tokens;
   for (std::size_t r = 0; r < rows.size(); ++r) {
     auto token = static_cast<std::size_t>(rows[r].token);
     const auto& placeholders = context.spec.ends.placeholders;
     if (std::ranges::find(placeholders, token) != placeholders.end())
       token = context.spec.ends.padding;
+    tokens.push_back(token);
     if (token - vocab_.first < vocab_.count) {
       decode_row(weight_.weight(), token - vocab_.first, hidden.row(r));
     }
@@ -74,8 +79,17 @@ Matrix TokenEmbedding::embed(const StepContext& context, std::span<const Row> ro
   }
   if (!factors_.empty()) round_between(context.profile, hidden.values());
   if (!norm_.empty()) hidden = normed(context, hidden, norm_);
-  if (context.spec.ends.hyper) hidden = hyper_streams(*context.spec.ends.hyper, hidden);
-  return of_width(std::move(hidden), context.spec.stream_width());
+  Matrix inputs;
+  if (layer_inputs_) inputs = layer_inputs_->make(context, tokens, hidden);
+  if (!spread_.empty()) {
+    hidden = spread_.spread(context, hidden);
+  } else if (context.spec.ends.hyper) {
+    hidden = hyper_streams(*context.spec.ends.hyper, hidden);
+  }
+  hidden = of_width(std::move(hidden), context.spec.stream_width());
+  for (std::size_t r = 0; r < inputs.rows(); ++r)
+    std::ranges::copy(inputs.row(r), hidden.row(r).last(inputs.cols()).begin());
+  return hidden;
 }
 
 OutputHead::OutputHead(const WeightStore& store, const StepContext& context,
@@ -102,6 +116,10 @@ OutputHead::OutputHead(const WeightStore& store, const StepContext& context,
   if (context.spec.sources > 0) sources_ = SourceMix(weights, context, FineRole::kHeadSources);
   norm_ = hidden_norm(weights, context.spec.hidden, context.spec.ends.final_norm,
                       {.weight = Role::kFinalNorm, .bias = FineRole::kFinalNormBias});
+  if (hyper && hyper->active) {
+    join_ = StreamEnds(weights, context, FineRole::kStreamsJoin);
+    return;
+  }
   if (!hyper || !hyper->learned_head) return;
   const std::size_t n = hyper->streams;
   streams_ = {.fn = weights.vector(FineRole::kHeadStreamsFn, {n, n * context.spec.hidden}),
@@ -118,6 +136,7 @@ Matrix OutputHead::final_norm(const StepContext& context, const Matrix& states) 
     hidden = sources_.inputs(context.profile, sources, context.spec.sources, hidden);
   }
   if (!gated_streams_.empty()) return gated_streams_.input(context, hidden).collapsed;
+  if (!join_.empty()) return normed(context, join_.joined(context, hidden), norm_);
   if (!context.spec.ends.hyper) return normed(context, hidden, norm_);
   return normed(
       context,

@@ -1,12 +1,15 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "inference/base/matrix.h"
 #include "inference/model/step/gated_streams.h"
 #include "inference/model/step/hyper_connection.h"
+#include "inference/model/step/layer_inputs.h"
 #include "inference/model/step/norm.h"
+#include "inference/model/step/predicted_streams.h"
 #include "inference/model/step/source_mix.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/linear.h"
@@ -24,7 +27,8 @@ class TokenEmbedding {
   TokenEmbedding(const WeightStore& weights, const StepContext& context);
 
   /// Embeds one row per token, reduced over the tensor group, in every stream of a model that has
-  /// some; what routers hand on begins as 0. Throws as require_tokens().
+  /// some, with the inputs of layers; what else they hand on begins as 0. Throws as
+  /// require_tokens().
   [[nodiscard]] Matrix embed(const StepContext& context, std::span<const Row> rows) const;
   /// Returns the weight, which a tied head shares.
   [[nodiscard]] const Linear& weight() const { return weight_; }
@@ -34,6 +38,8 @@ class TokenEmbedding {
   Linear weight_;
   std::vector<float> factors_, shifts_;  // (row + shift) x factor; empty: none
   HiddenNorm norm_;                      // norm of an embedded row; empty: none
+  std::optional<LayerInputs> layer_inputs_;
+  StreamEnds spread_;  // makes the streams; empty: they are copies
 };
 
 /// The final norm and the head, or the rows of it that a rank holds. Logits are gathered over the
@@ -57,6 +63,7 @@ class OutputHead {
   HyperWeights streams_;        ///< weights that collapse the streams, where the model has them
   GatedStreams gated_streams_;  ///< connections that collapse the streams, in place of the norm
   SourceMix sources_;           ///< makes the norm's input; empty: it is the stream
+  StreamEnds join_;             ///< joins predicted streams
 };
 
 }  // namespace ingot::inference

@@ -277,6 +277,7 @@ class LayersBeside {
 
   // The recorded states before layer l; where there is none, the model's own.
   void isolate(std::size_t l, Matrix& both) const {
+    const auto& hyper = stream_.spec().ends.hyper;
     const auto own = both.values().last(both.values().size() / 2);
     std::ranges::copy(own, both.values().begin());
     for (const PromptSpan& span : spans_) {
@@ -285,9 +286,12 @@ class LayersBeside {
       if (found == hidden.end()) continue;
       const Matrix states = recorded_.rows(found->second, 0, span.ids.size());
       for (std::size_t i = 0; i < states.rows(); ++i) {
-        // Every stream begins as the embedding; what layers hand on behind the streams stays.
-        for (auto row = both.row(span.first + i).first(stream_.spec().shown_width()); !row.empty();
-             row = row.subspan(states.cols()))
+        // Every stream begins as the embedding, or only the first one does; what layers hand on
+        // behind the streams stays.
+        const bool is_first = l == 0 && hyper && hyper->active;
+        for (auto row = both.row(span.first + i)
+                            .first(is_first ? states.cols() : stream_.spec().shown_width());
+             !row.empty(); row = row.subspan(states.cols()))
           std::ranges::copy(states.row(i), row.begin());
       }
     }

@@ -82,6 +82,12 @@ class GqaAttention final : public Mixer {
   void finish_heads(const LayerStep& step, const HiddenNorm& norm, const RopeAngles& angles,
                     Matrix& heads) const;
   void split_gates(Matrix& queries, Matrix& gates) const;
+  /// Bounds values of queries, keys or values.
+  void clip(Matrix& made) const;
+  /// Norms each head of values, without weights.
+  void norm_each(const StepContext& context, Matrix& heads) const;
+  /// Caches keys and values of the rows.
+  void cache_rows(const LayerStep& step, const Matrix& x, const RopeAngles& angles) const;
   /// `distances`: what each head makes logits by distance of; empty without any.
   void attend_run(const LayerStep& step, const SequenceRun& run, const Matrix& queries,
                   const Matrix& distances, const BlockChooser::Chosen& chosen,
@@ -173,6 +179,25 @@ std::optional<std::size_t> rotated_values(const ModelConfig& config, Parameters&
   return rotated_dim(config, parameters.real("rotated_part").value_or(1));
 }
 
+// The last earlier layer of its type with keys of its own, of the same shape.
+std::size_t shared_keys(const DecoderSpec& model, const GroupedSpec& spec, std::uint32_t layer) {
+  const formats::Json& types = value_of(model.config, "layer_types");
+  for (std::size_t l = layer; l-- > 0;) {
+    const auto* source = model.spec.layers[l].find<GroupedSpec>();
+    if (source == nullptr || source->keys_of ||
+        formats::entry_of(types, l) != formats::entry_of(types, layer))
+      continue;
+    if (source->kv_heads == spec.kv_heads && source->head_dim == spec.head_dim &&
+        source->value_dim == spec.value_dim)
+      return l;
+    break;
+  }
+  refuse(
+      fmt::format("layer {} shares keys, but no earlier layer of its type in 'layer_types' has "
+                  "keys like its own",
+                  layer));
+}
+
 // How many of a head's values are rotated, and how they are paired.
 struct GroupedRope {
   std::optional<std::size_t> dim = {};  ///< the first so many; without: all
@@ -227,6 +252,13 @@ GroupedSpec GqaAttention::read(const DecoderSpec& model, Parameters& parameters,
       grouped_attention(config, {.dim = rotated_values(config, parameters),
                                  .interleaved = parameters.flag("interleaved", false),
                                  .may_be_long = parameters.flag("long_rope", true)});
+  // The pairs of a narrower head are the first of each half of the head.
+  if (const std::size_t narrow = parameters.count("rotated_pairs_of", 0, kNoneOrFew);
+      narrow > 0 && narrow < spec.head_dim) {
+    spec.rope = rope_spec(config.rope, narrow, spec.rope.interleaved, rope_bands(config, true));
+    spec.rope.dim = spec.head_dim;
+    spec.rope.freqs.resize(spec.head_dim / 2);
+  }
   spec.norms = parameters.word("head_norms", HeadNorm::kPerHead, kHeadNorms);
   if (!parameters.flag("has_head_norms", true)) spec.norms = HeadNorm::kNone;
   parameters.set(spec, kGroupedRows);
@@ -246,10 +278,16 @@ GroupedSpec GqaAttention::read(const DecoderSpec& model, Parameters& parameters,
   spec.growth = growth_of(config, parameters);
   set_blocks(parameters, spec, layer);
   set_indexer(parameters, spec);
+  if (parameters.is_set("shares_keys", false)) {
+    if (spec.blocks || spec.indexer || spec.experts > 0)
+      parameters.refuse(parameters.line(), "layers that share keys choose no tokens or experts");
+    spec.keys_of = shared_keys(model, spec, layer);
+  }
   return spec;
 }
 
 std::vector<CacheStream> GqaAttention::streams(const Spec& spec, const CacheForm& form) {
+  if (spec.keys_of) return {};
   const std::size_t heads = key_head_part(form.rank, spec.kv_heads).count;
   const auto per_head = [&](std::size_t width) {
     return CacheStream{.width = heads * width, .format = form.format, .group = width};
@@ -301,8 +339,10 @@ GqaAttention::GqaAttention(const BlockWeights& weights, const StepContext& conte
       bias = weights.vector_part(bias_role, rows.count, rows.mine);
   };
   load(FineRole::kQBias, q_rows, q_bias_);
-  load(FineRole::kKBias, k_rows, k_bias_);
-  load(FineRole::kVBias, v_rows, v_bias_);
+  if (!spec_.keys_of) {
+    load(FineRole::kKBias, k_rows, k_bias_);
+    load(FineRole::kVBias, v_rows, v_bias_);
+  }
   if (weights.expects(FineRole::kQkvBias)) load_joined_bias(weights, q_rows, k_rows, v_rows);
   if (spec_.experts > 0) {
     experts_.emplace(weights, context, spec_);
@@ -317,8 +357,8 @@ GqaAttention::GqaAttention(const BlockWeights& weights, const StepContext& conte
     v_ = std::move(each[2]);
   } else {
     q_ = weights.linear(Role::kQProj, q_rows.count, hidden, q_rows.mine, all);
-    k_ = weights.linear(Role::kKProj, k_rows.count, hidden, k_rows.mine, all);
-    if (!spec_.values_of_keys)
+    if (!spec_.keys_of) k_ = weights.linear(Role::kKProj, k_rows.count, hidden, k_rows.mine, all);
+    if (!spec_.keys_of && !spec_.values_of_keys)
       v_ = weights.linear(Role::kVProj, v_rows.count, hidden, v_rows.mine, all);
   }
   if (!experts_) {
@@ -418,7 +458,7 @@ void GqaAttention::load_norms(const BlockWeights& weights, const StepContext& co
       return;
     case HeadNorm::kPerHead:
       q_norm_.weight = load(Role::kQNorm, width);
-      k_norm_.weight = load(Role::kKNorm, width);
+      if (!spec_.keys_of) k_norm_.weight = load(Role::kKNorm, width);
       return;
     case HeadNorm::kAllHeads: {
       const auto load_part = [&](Role role, std::size_t n_heads, const Range& mine) {
@@ -476,6 +516,7 @@ void GqaAttention::finish_heads(const LayerStep& step, const HiddenNorm& own,
     }
   };
   if (!spec_.norms_after_rope) normalize();
+  clip(heads);
   for (std::size_t r = 0; r < heads.rows(); ++r) {
     for (std::size_t first = 0; first < heads.cols(); first += spec_.head_dim) {
       angles.rotate(r, heads.row(r).subspan(first, spec_.rope.dim));
@@ -511,8 +552,11 @@ void GqaAttention::attend_run(const LayerStep& step, const SequenceRun& run, con
   std::vector<std::uint32_t> positions;
   for (std::size_t t = low; t < run.total(); ++t)
     positions.push_back(static_cast<std::uint32_t>(t));
-  const Matrix keys = step.cached(context.profile, run.sequence, kKeyStream, positions);
-  const Matrix values = step.cached(context.profile, run.sequence, kValueStream, positions);
+  const auto cached = [&](std::size_t stream) {
+    return spec_.keys_of ? step.cached_keys(context.profile, run.sequence, stream, positions)
+                         : step.cached(context.profile, run.sequence, stream, positions);
+  };
+  const Matrix keys = cached(kKeyStream), values = cached(kValueStream);
   parallel_for(heads_, context.threads, [&](std::size_t head) {
     AttentionNumbers numbers{context.profile, spec_.softmax_scale, 1, spec_.score_cap};
     const std::vector<float> sinks(sinks_.empty() ? 0 : run.count,
@@ -564,17 +608,42 @@ void GqaAttention::attend_run(const LayerStep& step, const SequenceRun& run, con
   });
 }
 
+void GqaAttention::clip(Matrix& made) const {
+  if (!spec_.clip) return;
+  for (float& value : made.values()) value = std::clamp(value, -*spec_.clip, *spec_.clip);
+}
+
+void GqaAttention::norm_each(const StepContext& context, Matrix& heads) const {
+  const std::vector<float> ones(spec_.value_dim, 1.0F);
+  for (std::size_t first = 0; first < heads.cols(); first += ones.size()) {
+    const auto head = heads.columns(first, ones.size());
+    rms_norm(context.profile, head, ones, context.spec.norm.eps, head);
+  }
+}
+
+void GqaAttention::cache_rows(const LayerStep& step, const Matrix& x,
+                              const RopeAngles& angles) const {
+  const StepContext& context = step.context;
+  Matrix new_keys = rounded_product(context, k_, x, k_bias_);
+  Matrix new_values = spec_.values_of_keys ? new_keys : rounded_product(context, v_, x, v_bias_);
+  clip(new_values);
+  key_convolution_.apply(step, new_keys);
+  finish_heads(step, k_norm_, angles, new_keys);
+  if (spec_.norms_values) norm_each(context, new_values);
+  value_convolution_.apply(step, new_values);
+  scale_rounded(context.profile, spec_.value_scale, new_values);
+  require_finite(new_keys, step.layer, "the key");
+  require_finite(new_values, step.layer, "the value");
+  step.write(kKeyStream, new_keys.view());
+  step.write(kValueStream, new_values.view());
+}
+
 Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
   const StepContext& context = step.context;
   const RopeAngles angles(context.profile, spec_.rope, step.rows.positions);
   const Routing routing = experts_ ? experts_->choose(context, x) : Routing();
-  const auto clipped = [&](Matrix made) {
-    if (!spec_.clip) return made;
-    for (float& value : made.values()) value = std::clamp(value, -*spec_.clip, *spec_.clip);
-    return made;
-  };
-  Matrix queries = clipped(experts_ ? experts_->queries(context, x, routing)
-                                    : rounded_product(context, q_, x, q_bias_));
+  Matrix queries =
+      experts_ ? experts_->queries(context, x, routing) : rounded_product(context, q_, x, q_bias_);
   Matrix gates;
   split_gates(queries, gates);
   finish_heads(step, q_norm_, angles, queries);
@@ -584,25 +653,7 @@ Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
     distances = rounded_product(context, distances_, x);
     grow_queries(context.profile, spec_.growth, step.rows.positions, distances);
   }
-  Matrix new_keys = clipped(rounded_product(context, k_, x, k_bias_));
-  Matrix new_values =
-      spec_.values_of_keys ? new_keys : clipped(rounded_product(context, v_, x, v_bias_));
-  key_convolution_.apply(step, new_keys);
-  finish_heads(step, k_norm_, angles, new_keys);
-  const auto norm_each = [&](Matrix& heads) {
-    const std::vector<float> ones(spec_.value_dim, 1.0F);
-    for (std::size_t first = 0; first < heads.cols(); first += ones.size()) {
-      const auto head = heads.columns(first, ones.size());
-      rms_norm(context.profile, head, ones, context.spec.norm.eps, head);
-    }
-  };
-  if (spec_.norms_values) norm_each(new_values);
-  value_convolution_.apply(step, new_values);
-  scale_rounded(context.profile, spec_.value_scale, new_values);
-  require_finite(new_keys, step.layer, "the key");
-  require_finite(new_values, step.layer, "the value");
-  step.write(kKeyStream, new_keys.view());
-  step.write(kValueStream, new_values.view());
+  if (!spec_.keys_of) cache_rows(step, x, angles);
   Matrix attended(x.rows(), heads_ * spec_.value_dim);
   auto chosen = blocks_ ? blocks_->choose(step, x) : BlockChooser::Chosen();
   if (indexer_) {
@@ -612,7 +663,7 @@ Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
   }
   for (const SequenceRun& run : step.rows.runs)
     attend_run(step, run, queries, distances, chosen, attended);
-  if (spec_.norms_attended) norm_each(attended);
+  if (spec_.norms_attended) norm_each(context, attended);
   for (std::size_t i = 0; i < gates.values().size(); ++i) {
     attended.values()[i] *= sigmoid_f32(gates.values()[i]);
   }

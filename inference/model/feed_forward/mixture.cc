@@ -63,8 +63,8 @@ void Mlp::load_biases(const BlockWeights& weights, const StepContext& context, c
       has(roles.gate_bias) ? add(weights.vector_part(*roles.gate_bias, width, mine)) : 0;
   const std::size_t n_up =
       has(roles.up_bias) ? add(weights.vector_part(*roles.up_bias, width, mine)) : 0;
-  // Only one rank adds the bias to its share of the sum.
-  if (context.rank.tp_rank() == 0 && has(roles.down_bias))
+  // Only the first part adds the bias to its share of the sum.
+  if (mine.first == 0 && has(roles.down_bias))
     add(weights.vector(*roles.down_bias, {context.spec.hidden}));
   own_biases = std::make_shared<const std::vector<float>>(std::move(all));
   const std::span<const float> values(*own_biases);
@@ -103,6 +103,30 @@ void part_in_turn(Matrix& gated, Matrix& raised) {
       raised.row(r)[c] = both.row(r)[2 * c + 1];
     }
   }
+}
+
+// Rows of this rank's gates, less what they have to be above in the whole row.
+void keep_high(const StepContext& context, float deviations, Matrix& gates) {
+  const auto width = static_cast<float>(gates.cols() * context.rank.tp_size());
+  const auto means = [&](const auto& value_of) {
+    std::vector<float> sums;
+    for (std::size_t r = 0; r < gates.rows(); ++r) {
+      double sum = 0;
+      for (const float gate : gates.row(r)) sum += value_of(r, gate);
+      sums.push_back(static_cast<float>(sum));
+    }
+    context.comm.all_reduce({.group = Group::kTensor, .name = "gates of a row"}, sums);
+    for (float& sum : sums) sum /= width;
+    return sums;
+  };
+  const std::vector<float> mean = means([](std::size_t, double gate) { return gate; });
+  const std::vector<float> variance =
+      means([&](std::size_t r, double gate) { return (gate - mean[r]) * (gate - mean[r]); });
+  for (std::size_t r = 0; r < gates.rows(); ++r) {
+    const float least = mean[r] + std::sqrt(variance[r]) * deviations;
+    for (float& gate : gates.row(r)) gate = std::max(gate - least, 0.0F);
+  }
+  round_between(context.profile, gates.values());
 }
 
 // gated <- what goes into down.
@@ -181,6 +205,7 @@ Matrix Mlp::partial(const StepContext& context, const Matrix& x) const {
   } else {
     raised = rounded_product(context, up, x, up_bias);
   }
+  if (form.least_deviation) keep_high(context, *form.least_deviation, gated);
   apply_gate(context.profile, form, gated, raised);
   Matrix out = product(context, down, gated);
   add_bias(down_bias, out);
@@ -262,7 +287,9 @@ void Mixture::load_shared(const BlockWeights& weights, const StepContext& contex
     shared_.push_back(Mlp::load(weights, context, Mlp::kShared, one, *mine,
                                 Mlp::InStack{.matrix = i, .count = n_weighed}));
   }
-  if (n_weighed == 0) shared_.push_back(Mlp::load(weights, context, Mlp::kShared, one, *mine));
+  if (n_weighed > 0) return;
+  shared_.push_back(Mlp::load(weights, context, Mlp::kShared, one, *mine));
+  shared_.back().load_biases(weights, context, Mlp::kShared, one.width, *mine);
 }
 
 Routing Mixture::choose(const LayerStep& step, const Matrix& state) const {

@@ -47,8 +47,12 @@ struct Mlp {
       formats::Role::kDenseDown,         formats::FineRole::kDenseGateUp,
       formats::FineRole::kDenseGateBias, formats::FineRole::kDenseUpBias,
       formats::FineRole::kDenseDownBias};
-  static constexpr Roles kShared = {formats::Role::kSharedGate, formats::Role::kSharedUp,
-                                    formats::Role::kSharedDown, formats::FineRole::kSharedGateUp};
+  /// Biases have the roles of a dense MLP's, which a layer with a mixture has not.
+  static constexpr Roles kShared = {
+      formats::Role::kSharedGate,        formats::Role::kSharedUp,
+      formats::Role::kSharedDown,        formats::FineRole::kSharedGateUp,
+      formats::FineRole::kDenseGateBias, formats::FineRole::kDenseUpBias,
+      formats::FineRole::kDenseDownBias};
   /// Number of an MLP among `count` MLPs whose tensors are stacked.
   struct InStack {
     std::size_t matrix = 0, count = 0;
@@ -57,8 +61,8 @@ struct Mlp {
   /// values `mine` are read.
   static Mlp load(const BlockWeights& weights, const StepContext& context, const Roles& roles,
                   const MlpSpec& spec, Range mine, std::optional<InStack> stack = {});
-  /// Reads the biases that are there; the bias of down only on the first rank, which adds it to the
-  /// sum of all ranks.
+  /// Reads the biases that are there; the bias of down only with the first part, which adds it to
+  /// the sum of all.
   void load_biases(const BlockWeights& weights, const StepContext& context, const Roles& roles,
                    std::size_t width, Range mine);
 

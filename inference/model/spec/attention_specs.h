@@ -109,6 +109,8 @@ struct GroupedSpec {
   std::optional<BlockIndexSpec> blocks;
   std::optional<IndexerSpec> indexer;  ///< one choice for all heads
   std::optional<DistanceSpec> distances;
+  /// An earlier layer whose keys and values it reads; else it has its own.
+  std::optional<std::size_t> keys_of;
   bool operator==(const GroupedSpec&) const = default;
 
   /// The first position that a row sees.

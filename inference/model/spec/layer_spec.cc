@@ -15,8 +15,9 @@ const IndexerSpec* ModelSpec::indexer() const {
 }
 
 std::size_t ModelSpec::keys_of(std::size_t layer) const {
-  const auto* latent = layers[layer].find<LatentSpec>();
-  return latent != nullptr ? latent->keys_of.value_or(layer) : layer;
+  if (const auto* latent = layers[layer].find<LatentSpec>()) return latent->keys_of.value_or(layer);
+  const auto* grouped = layers[layer].find<GroupedSpec>();
+  return grouped != nullptr ? grouped->keys_of.value_or(layer) : layer;
 }
 
 std::size_t ModelSpec::last_reader(std::size_t layer) const {

@@ -24,6 +24,9 @@ struct GateForm {
   /// xIELU, with four numbers of the layer. Only without a gate.
   bool is_xielu = false;
   float gate_factor = 1.0F;  ///< factor of gates, before all else
+  /// Gates that are not above their mean in a row by so many standard deviations become 0, and the
+  /// others what they are above that.
+  std::optional<float> least_deviation;
   /// Gates are at most this, and what they are multiplied with is within +- this.
   std::optional<float> limit;
   bool limits_silu = false;  ///< the limit is of silu(gate), not of the gate
@@ -133,6 +136,9 @@ struct BlockSpec {
   float input_factor = 1.0F;   ///< factor of the body's input, behind the norm
   float output_factor = 1.0F;  ///< factor of the body's output
   float kept_factor = 1.0F;    ///< factor of x
+  /// The body's output has two terms added: its normed input, and the norm of a product of this
+  /// rank of that; 0: it has not.
+  std::size_t residual_rank = 0;
   /// Both have a factor per value, which follow from the weights of a gate divided by this.
   std::optional<float> gate_temperature;
   /// Takes the normed input of this block of the layer in place of an own one.
@@ -176,7 +182,7 @@ struct LayerSpec {
   }
 };
 
-/// Hyper-connections (hyper_connection.h).
+/// Streams of the residual: hyper-connections (hyper_connection.h), or predicted ones.
 struct HyperSpec {
   std::size_t streams = 1;  ///< n
   std::size_t rank = 0;  ///< rank of GatedStreams, which read no number below; 0: full connections
@@ -187,6 +193,9 @@ struct HyperSpec {
       true;                ///< weights collapse the streams before the final norm; else their mean
   bool mixes = true;       ///< true: streams are mixed; false: each stays, and post has eps too
   float magnitude = 2.0F;  ///< largest value of the weights `post`
+  /// Streams are those of PredictedStreams, of which layers compute one: this.
+  std::optional<std::size_t> active;
+  bool scales_active = false;  ///< layer inputs are gated by that stream times factors of the layer
   bool operator==(const HyperSpec&) const = default;
 };
 
@@ -208,6 +217,13 @@ struct EndsSpec {
   bool operator==(const EndsSpec&) const = default;
 };
 
+/// Inputs that a token has in each layer (LayerInputs).
+struct LayerInputSpec {
+  std::size_t width = 0;  ///< values of an input
+  std::size_t rows = 0;   ///< rows of their table; tokens beyond it have the first one
+  bool operator==(const LayerInputSpec&) const = default;
+};
+
 /// Layers that are visited several times before those behind them (LoopMessages).
 struct LoopSpec {
   std::size_t first = 0, end = 0, passes = 1;
@@ -227,11 +243,13 @@ struct ModelSpec {
   /// The config has layers for multi-token prediction that are not of the kind that MtpLayer
   /// computes: `layers` lacks them.
   bool leaves_out_mtp = false;
-  /// Values behind the streams that layers hand on: the state of a router, or sources.
+  /// Values behind the streams that layers hand on: the state of a router, sources, or inputs of
+  /// layers.
   std::size_t carried = 0;
   /// Sums of earlier runs of layers, of which blocks make their inputs (SourceMix); 0: none.
   std::size_t sources = 0;
   std::optional<LoopSpec> loop;  ///< loop of a model with sources
+  std::optional<LayerInputSpec> layer_inputs;  ///< carried between layers
   EndsSpec ends;
 
   /// True if two configs mean the same forward pass.
