@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, 3> kPrefixes = {"model.language_model.", 
                                                        "thinker."};
 
 // Modules for images and sound, at the top of a model or right below it.
-constexpr std::array<std::string_view, 32> kTowers = {"vision_tower",
+constexpr std::array<std::string_view, 33> kTowers = {"vision_tower",
                                                       "vision_model",
                                                       "vision_encoder",
                                                       "visual",
@@ -56,7 +56,8 @@ constexpr std::array<std::string_view, 32> kTowers = {"vision_tower",
                                                       "mlp1",
                                                       "vit",
                                                       "vision_adapter",
-                                                      "vision_projection"};
+                                                      "vision_projection",
+                                                      "linear_proj"};
 
 constexpr std::size_t kTowerDepth = 2;
 
