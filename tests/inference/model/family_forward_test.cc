@@ -384,7 +384,8 @@ TEST(LearnedFrequencies, MustBeFinite) {
 }
 
 TEST(SharedKeys, RanksHaveTheLogits) {
-  expect_ranks_agree("mistral_large4", {Cut{.tp = 2}});
+  for (const char* name : {"mistral_large4", "gemma3n", "gemma4_layer_inputs"})
+    expect_ranks_agree(name, {Cut{.tp = 2}});
   expect_error(ErrorCode::kUnsupported, {"layer 1 reads the keys of layer 0"},
                [] { expect_ranks_agree("mistral_large4", {Cut{.pp = 3}}); });
 }
