@@ -68,7 +68,7 @@ REASONS = {
     "EMFILE": "Too many open files",
     "EPERM": "Operation not permitted",
     # No thread starts without memory for its stack, and its creator cannot know that reason.
-    "ENOMEM": "out of memory|cannot start thread",
+    "ENOMEM": "out of memory|cannot allocate|cannot start thread",
     **dict.fromkeys(DAMAGE, ""),
 }
 # Words of libraries, which say nothing to a user.
