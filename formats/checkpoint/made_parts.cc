@@ -57,6 +57,10 @@ class MadeBytes final : public ForwardedBytes {
       : ForwardedBytes(std::move(bytes)), seen_(std::move(seen)) {}
 
   [[nodiscard]] bool is_whole() const override { return false; }
+  [[nodiscard]] std::string home_file(std::uint32_t index) const override {
+    const Origin& origin = seen_.at(index).origin;
+    return bytes_->is_whole() ? files()[origin.tensor.file].name : bytes_->home_file(origin.index);
+  }
 
   void read(std::uint32_t index, const StoredTensor& /*tensor*/, std::uint64_t offset,
             std::span<std::byte> out) const override {

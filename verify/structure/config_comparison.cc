@@ -12,6 +12,7 @@
 #include "formats/config/config_meaning.h"
 #include "formats/config/keys.h"
 #include "formats/config/nested_config.h"
+#include "formats/dialect/dialect_words.h"
 #include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
 #include "inference/family/model_family.h"
@@ -218,6 +219,8 @@ class ParameterComparison {
     const Json& after = to == nullptr ? absent : *to->value;
     if (before == after || (layers_ && is_cut(before, after, *layers_))) return;
     const std::string& path = (to == nullptr ? from : to)->path;
+    // Fused projections are written apart.
+    if (to == nullptr && path == formats::kProjectionLayout) return;
     const bool is_of_both = from != nullptr && to != nullptr;
     const bool is_read = !is_of_both && forward_->depends_on(/*of_output=*/from == nullptr, path);
     if (is_read && forward_->is_same()) return;  // the other side says it in another key
