@@ -38,7 +38,7 @@ expect 0 "loaded by    vLLM 0.33 (read in its source), SGLang" "$ingot" convert 
 expect 0 "; not tried for this family: TensorRT-LLM, transformers 5" "$ingot" convert "$example" "$work/none" --to fp8 --dry-run
 json convert "$example" "$work/none" --to fp8 --dry-run
 holds "{e['engine']: e['evidence'] for e in d['engines'] if e['loads']}['transformers'] == 'not tried for this family'"
-expect 0 "transformers 5 should load this checkpoint (not tried for this family)" "$ingot" check "$example" --engine transformers
+expect 0 "transformers 5.24 should load this checkpoint (not tried for this family)" "$ingot" check "$example" --engine transformers
 json list trials
 holds "{'family': 'qwen3', 'engine': 'SGLang 0.5.23'}.items() <= next(r for r in d['trials'] if r['family'] == 'qwen3' and r['engine'][0] == 'S').items()"
 holds "not any(r['family'] == 'dbrx' for r in d['trials'])"
