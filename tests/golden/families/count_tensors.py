@@ -15,7 +15,7 @@ import sys
 
 # The first expression that matches a name gives its role. Anchored at the end; `L` is a layer's number.
 WORDS = [
-    ("other-modality", r"^(thinker\.)?(model\.)?(vision|embed_vision|visual|audio|mm_projector|multi_modal|patch_merge|pre_mm|vit[_.])"),
+    ("other-modality", r"^(thinker\.)?(model\.)?(vision|embed_vision|embed_audio|visual|audio|mm_projector|multi_modal|patch_merge|pre_mm|vit[_.])"),
     ("expert-gate", r"experts\.\d+\.(gate_proj|w1)$"),
     ("expert-up", r"experts\.\d+\.(up_proj|w3)$"),
     ("expert-down", r"experts\.\d+\.(down_proj|w2)$"),
