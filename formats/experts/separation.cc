@@ -37,6 +37,19 @@ Window rows_of_member(const LogicalTensor& stack, std::uint64_t n_members, std::
   return {.first = m * own, .n = own};
 }
 
+/// The names of an expert's parts: those of the dialect, else of another one that has them all.
+/// Stacks without a config may be in a form that no loader of theirs has one by one.
+const StorageRow* names_of(const Dialect& dialect, const Checkpoint& source,
+                           const LogicalTensor& stack) {
+  if (const StorageRow* own = storage_of(dialect, source, stack)) return own;
+  if (source.config().quantization) return nullptr;
+  for (const Dialect* other : dialects()) {
+    const StorageRow* row = storage_of(*other, source, stack);
+    if (row != nullptr && row->global_divides == stack.encoding.global_divides) return row;
+  }
+  return nullptr;
+}
+
 /// Builds a view of stacks in which each expert has tensors of its own.
 class Separation {
  public:
@@ -87,7 +100,7 @@ class Separation {
 
   void add_coded(const LogicalTensor& stack, LogicalTensor single, std::uint64_t expert,
                  std::uint64_t member, const Window& rows) {
-    const StorageRow& storage = *storage_of(dialect_, source_, stack);
+    const StorageRow& storage = *names_of(dialect_, source_, stack);
     const Encoding& whole = stack.encoding;
     const std::uint64_t n_rows = stack.shape[1], n_experts = stack.shape[0];
     single.encoding = whole;
@@ -142,7 +155,7 @@ std::string separation_fault(const Checkpoint& source, const LogicalTensor& stac
       shape[outputs_axis(stack)] % members.size() != 0)
     return fmt::format("its shape {} is none of equal experts", shape_text(shape));
   if (!is_coded(stack.encoding.scheme)) return {};
-  if (storage_of(dialect_of_singles(source), source, stack) == nullptr)
+  if (names_of(dialect_of_singles(source), source, stack) == nullptr)
     return fmt::format("dialect {} has no names for its parts", dialect_of_singles(source).name);
   const std::size_t axis = outputs_axis(stack);
   const std::uint64_t block = axis == 1 ? stack.encoding.block_rows : stack.encoding.block_cols;
