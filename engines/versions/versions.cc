@@ -33,11 +33,17 @@ std::map<std::string, std::string> facts_of(const EngineRow& row) {
   for (const EngineLimit& limit : row.limits)
     add(row_id(limit), fmt::format("{}: {}", engine_effect_text(limit), limit.reason));
   for (const EngineFamily& family : row.families) {
-    std::vector<std::string_view> schemes;
-    for (const formats::SchemeFacts& scheme : formats::schemes())
-      if (family.schemes.contains(scheme.id)) schemes.push_back(scheme.name);
-    add(fmt::format("family.{}", family.family),
-        fmt::format("{}: {}", evidence_text(row.evidence_of(family)), fmt::join(schemes, ", ")));
+    const std::string id = fmt::format("family.{}", family.family);
+    if (facts.contains(id)) continue;  // another row of the same family
+    std::map<Evidence, std::vector<std::string_view>> schemes;
+    for (const formats::SchemeFacts& scheme : formats::schemes()) {
+      const bool is_in_row = std::ranges::any_of(row.families, [&](const EngineFamily& other) {
+        return other.family == family.family && other.schemes.contains(scheme.id);
+      });
+      if (is_in_row) schemes[row.family_evidence(family.family, scheme.id)].push_back(scheme.name);
+    }
+    for (const auto& [evidence, names] : schemes)
+      add(id, fmt::format("{}: {}", evidence_text(evidence), fmt::join(names, ", ")));
   }
   for (const EngineNames& names : row.names)
     add(fmt::format("names.{}", names.family), names.alias);
