@@ -2,7 +2,8 @@
 #   docker build -t ingot .
 #   docker run --rm -v /models:/models ingot convert /models/DeepSeek-V3.2 /models/V3.2-nvfp4 --to nvfp4 --for vllm
 FROM debian:12 AS build
-# git tells the commit, whose date the package has.
+# git tells the commit, whose date the package has; Debian's packages are those of the day.
+# hadolint ignore=DL3008
 RUN apt-get update -q && apt-get install -q -y --no-install-recommends git ca-certificates
 WORKDIR /ingot
 COPY scripts/deps.sh scripts/

@@ -227,6 +227,12 @@ class DockerfileTest(unittest.TestCase):
             self.assertIn("  --build) ", file.read())
         self.assertIn("deps.sh --build", text)
 
+    def test_it_has_no_finding_of_hadolint(self):
+        if not shutil.which("hadolint"):
+            self.skipTest("there is no hadolint")
+        done = subprocess.run(["hadolint", f"{SOURCE}/Dockerfile"], text=True, stdout=subprocess.PIPE)
+        self.assertEqual((done.returncode, done.stdout), (0, ""))
+
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])
