@@ -87,6 +87,8 @@ def generate(path, prompt=None, *, progress=None, **options):
     if prompt is None or isinstance(prompt, str):
         return run_command("generate", {"directory": path, "prompt": prompt}, options, progress)
     lines = [{"messages": one} if isinstance(one, (tuple, builtins.list)) else one for one in prompt]
+    if not lines:
+        raise ValueError("the list has no prompt")
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
         file.write("".join(json.dumps(line) + "\n" for line in lines))
         file.flush()

@@ -566,6 +566,7 @@ class Package(unittest.TestCase):
         single = ingot.generate("tiny-v32", norway, greedy=True, max_new_tokens=8)["sequences"][0]
         self.assertEqual([answers[0]["text"], answers[2]["text"], len(answers)], [single["text"], single["text"], 3])
         self.assertNotEqual(answers[1]["text"], single["text"])
+        self.assertRaises(ValueError, ingot.generate, "tiny-v32", [])
 
     def test_parameters_of_torch_are_taken_as_they_are(self):
         class Parameter:
