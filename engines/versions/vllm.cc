@@ -298,6 +298,8 @@ constexpr std::array kFamilies = {
     EngineFamily{"cohere2_moe", kRead, {kBf16}},
     EngineFamily{"dots3_note", kRead, {kBf16}},
     EngineFamily{"exaone", kRead, {kBf16}},
+    EngineFamily{"interns2_mobius", kRead, {kBf16}},
+    EngineFamily{"k2_horizon", kRead, {kBf16}},
     EngineFamily{"muse_glimmer", kRead, {kBf16}},
     EngineFamily{"sarvam_mla", kRead, {kBf16}},
     EngineFamily{"sarvam_moe", kRead, {kBf16}},
@@ -328,10 +330,9 @@ constexpr std::array kReadings033 = {EngineReading::kFlatExcludes,
                                      EngineReading::kProducerMixtures};
 constexpr auto kFamilies033 = [] {
   constexpr std::array kNew = {
-      EngineFamily{"beam", kRead, {kBf16}},
-      EngineFamily{"flint", kRead, {kBf16}},
-      EngineFamily{"kolibri1", kRead, {kBf16}},
-      EngineFamily{"muse_spark", kRead, {kBf16}},
+      EngineFamily{"beam", kRead, {kBf16}},     EngineFamily{"flint", kRead, {kBf16}},
+      EngineFamily{"kolibri1", kRead, {kBf16}}, EngineFamily{"muse_spark", kRead, {kBf16}},
+      EngineFamily{"step5", kRead, {kBf16}},
   };
   std::array<EngineFamily, kFamilies.size() + kNew.size()> all = {};
   std::ranges::copy(kNew, std::ranges::copy(kFamilies, all.begin()).out);
