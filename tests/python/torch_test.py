@@ -156,6 +156,9 @@ class Torch(unittest.TestCase):
                 ingot.convert(f"saved-{name}", f"expected-{name}", to="nvfp4", verify="structure,weights")
                 ingot.convert(model, f"made-{name}", like=f"saved-{name}", to="nvfp4", verify="structure,weights")
                 self.assertEqual(differing(f"made-{name}", f"expected-{name}"), [])
+                ingot.convert(model.state_dict() if name == "tied" else model, f"alone-{name}", config=model.config,
+                              to="fp8", threads=2)
+                self.assertEqual(ingot.check(f"alone-{name}")["errors"], [])
                 self.assertEqual(ingot.plan(model, "none", to="nvfp4")["config"]["architectures"], [type(model).__name__])
 
     def test_iterators_of_vllm_are_taken(self):
