@@ -27,41 +27,16 @@ bool says_the_same(const ConfigGroup* a, const ConfigGroup* b) {
       [&](const char* key) { return json_member(*a->json, key) == json_member(*b->json, key); });
 }
 
-// Words of QuantizationArgs by the versions of compressed-tensors that take them: packages 0.17.0
-// to 0.20.1, quantization/quant_args.py. Any other key or word is an error there.
+// Words of QuantizationArgs that only some versions of compressed-tensors take: packages 0.17.0 to
+// 0.20.1, quantization/quant_args.py. Any other version raises an error there.
 struct ArgsWord {
   std::string_view key, word;
   std::string_view since = {}, until = {};  // empty: every version that was read
 };
 constexpr std::string_view kFloatBits = "num_bits of type float";
 constexpr std::array kArgsWords = {
-    ArgsWord{"", "num_bits"},
-    ArgsWord{"", "type"},
-    ArgsWord{"", "symmetric"},
-    ArgsWord{"", "group_size"},
-    ArgsWord{"", "strategy"},
-    ArgsWord{"", "block_structure"},
-    ArgsWord{"", "dynamic"},
-    ArgsWord{"", "actorder"},
-    ArgsWord{"", "scale_dtype"},
-    ArgsWord{"", "zp_dtype"},
-    ArgsWord{"", "observer"},
-    ArgsWord{"", "observer_kwargs"},
-    ArgsWord{"type", "int"},
-    ArgsWord{"type", "float"},
-    ArgsWord{"strategy", "tensor"},
-    ArgsWord{"strategy", "channel"},
-    ArgsWord{"strategy", "group"},
-    ArgsWord{"strategy", "block"},
-    ArgsWord{"strategy", "token"},
-    ArgsWord{"strategy", "tensor_group"},
-    ArgsWord{"strategy", "attn_head"},
-    ArgsWord{"actorder", "weight"},
-    ArgsWord{"actorder", "static"},
     ArgsWord{"actorder", "group", "", "0.19.0"},
     ArgsWord{"actorder", "dynamic", "", "0.19.0"},
-    ArgsWord{kFloatBits, "4"},
-    ArgsWord{kFloatBits, "8"},
     ArgsWord{kFloatBits, "6", "0.20.0"},
 };
 
@@ -76,18 +51,17 @@ bool is_before(std::string_view version, std::string_view other) {
 }
 
 /// Why a version of compressed-tensors does not take a word of QuantizationArgs; or empty.
-std::string unknown_word(std::string_view key, const std::string& word, std::string_view version) {
-  const auto row = std::ranges::find_if(
-      kArgsWords, [&](const ArgsWord& at) { return at.key == key && at.word == word; });
-  const std::string what =
-      key.empty() ? fmt::format("key {}", word) : fmt::format("{} {}", key, word);
-  if (row == kArgsWords.end())
-    return fmt::format("{}, which compressed-tensors {} does not know", what, version);
-  if (!row->since.empty() && is_before(version, row->since))
-    return fmt::format("{}, which compressed-tensors knows since {}, and {} is what it demands",
-                       what, row->since, version);
-  if (!row->until.empty() && !is_before(version, row->until))
-    return fmt::format("{}, which compressed-tensors no longer takes from {} on", what, row->until);
+std::string unknown_word(std::string_view key, std::string_view word, std::string_view version) {
+  for (const ArgsWord& row : kArgsWords) {
+    if (row.key != key || row.word != word) continue;
+    if (!row.since.empty() && is_before(version, row.since))
+      return fmt::format(
+          "{} {}, which compressed-tensors knows since {}, and {} is what it demands", key, word,
+          row.since, version);
+    if (!row.until.empty() && !is_before(version, row.until))
+      return fmt::format("{} {}, which compressed-tensors no longer takes from {} on", key, word,
+                         row.until);
+  }
   return {};
 }
 
@@ -97,22 +71,14 @@ std::string unknown_word_of(const ConfigGroup& group, std::string_view version) 
   if (version.empty()) return {};
   for (const char* part : {"weights", "input_activations", "output_activations"}) {
     const Json& args = json_member(*group.json, part);
-    if (!args.is_object()) continue;
-    std::string fault;
-    const auto ask = [&](std::string_view key, const std::string& word) {
-      if (fault.empty()) fault = unknown_word(key, word, version);
-    };
-    for (const auto& [key, value] : args.items()) ask("", key);
-    for (const char* key : {"type", "strategy", "actorder"}) {
-      const Json& value = json_member(args, key);
-      if (value.is_string()) ask(key, lower_case(value.get<std::string>()));
-      if (value.is_boolean() && value.get<bool>() && std::string_view(key) == "actorder")
-        ask(key, "group");
-    }
+    const Json& order = json_member(args, "actorder");
+    const bool is_true = order.is_boolean() && order.get<bool>();
+    std::string fault = unknown_word(
+        "actorder", is_true ? "group" : lower_case(text_at(args, "actorder")), version);
     const Json& bits = json_member(args, "num_bits");
-    if (bits.is_number_integer() && lower_case(text_at(args, "type")) == "float" &&
-        json_member(args, "zp_dtype").is_null())
-      ask(kFloatBits, bits.dump());
+    if (fault.empty() && bits.is_number_integer() && json_member(args, "zp_dtype").is_null() &&
+        lower_case(text_at(args, "type")) == "float")
+      fault = unknown_word(kFloatBits, bits.dump(), version);
     if (!fault.empty()) return fmt::format("config_groups.{}.{} has {}", group.name, part, fault);
   }
   return {};

@@ -388,10 +388,14 @@ TEST(EngineView, WordsAreThoseOfThePinnedCompressedTensors) {
   using ::testing::HasSubstr;
   EXPECT_THAT(reason({{"num_bits", 6}}, kVllmRow), HasSubstr("0.20.0"));
   EXPECT_THAT(reason({{"num_bits", 6}}, kSglangRow), HasSubstr("0.18.0 is what it demands"));
-  EXPECT_THAT(reason({{"scale_format", "e8m0"}}, kVllmRow),
-              HasSubstr("weights has key scale_format, which compressed-tensors 0.17.0"));
-  EXPECT_THAT(reason({{"strategy", "row"}}, kVllmRow), HasSubstr("strategy row"));
+  EXPECT_EQ(reason({{"num_bits", 6}, {"zp_dtype", "torch.float8_e4m3fn"}}, kVllmRow), "");
   EXPECT_EQ(reason({{"actorder", "weight"}, {"type", "FLOAT"}}, kVllmRow), "");
+  EngineRow later = kVllmRow;
+  const EnginePin pin = {"compressed-tensors", "0.20.1"};
+  later.pins = {&pin, 1};
+  EXPECT_EQ(reason({{"num_bits", 6}}, later), "");
+  EXPECT_THAT(reason({{"actorder", true}}, later), HasSubstr("no longer takes from 0.19.0 on"));
+  EXPECT_THAT(reason({{"actorder", "Dynamic"}}, later), HasSubstr("actorder dynamic"));
 }
 
 TEST(EngineView, RowsStandForTheLayersThatTheyName) {
