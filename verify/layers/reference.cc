@@ -251,10 +251,12 @@ class LayersBeside {
       std::ranges::copy(embedded.values(), half.begin());
     }
     const std::size_t n_layers = stream_.spec().n_main;
+    inference::Taps shown;
+    shown.hidden = [&](std::size_t index, const Matrix& states) { compare(index - 1, states); };
     for (std::size_t l = 0; l < n_layers; ++l) {
-      isolate(l, both);
-      stream_.layer(l, both, rows_);
-      compare(l, both);
+      // Within a loop the states that were recorded are those of the last visit.
+      if (!is_within_loop(l)) isolate(l, both);
+      stream_.layer(l, both, rows_, shown);
       if (options_.progress) options_.progress(l + 1, n_layers);
     }
     report_.logits = logits(half_of(both, 1));
@@ -275,30 +277,28 @@ class LayersBeside {
     return need;
   }
 
-  // The recorded states before layer l; where there is none, the model's own.
+  // A layer of a loop whose input is the output of one that is visited again.
+  [[nodiscard]] bool is_within_loop(std::size_t l) const {
+    return stream_.spec().visits(l) > 1 && l > stream_.spec().loop->first;
+  }
+
+  // The recorded states before layer l; where there is none, the model's own. Programs show their
+  // embedding before or behind its factors, so layer 0 begins with the model's own one, too.
   void isolate(std::size_t l, Matrix& both) const {
-    const auto& hyper = stream_.spec().ends.hyper;
     const auto own = both.values().last(both.values().size() / 2);
     std::ranges::copy(own, both.values().begin());
     for (const PromptSpan& span : spans_) {
       const auto& hidden = recorded_.prompts()[span.prompt].hidden;
       const auto found = hidden.find(l);
-      if (found == hidden.end()) continue;
+      if (l == 0 || found == hidden.end()) continue;
       const Matrix states = recorded_.rows(found->second, 0, span.ids.size());
-      for (std::size_t i = 0; i < states.rows(); ++i) {
-        // Every stream begins as the embedding, or only the first one does; what layers hand on
-        // behind the streams stays.
-        const bool is_first = l == 0 && hyper && hyper->active;
-        for (auto row = both.row(span.first + i)
-                            .first(is_first ? states.cols() : stream_.spec().shown_width());
-             !row.empty(); row = row.subspan(states.cols()))
-          std::ranges::copy(states.row(i), row.begin());
-      }
+      // Values that layers hand on behind the streams stay.
+      for (std::size_t i = 0; i < states.rows(); ++i)
+        std::ranges::copy(states.row(i), both.row(span.first + i).begin());
     }
   }
 
-  void compare(std::size_t l, const Matrix& both) {
-    const Matrix shown = inference::of_width(both, stream_.spec().shown_width());
+  void compare(std::size_t l, const Matrix& shown) {
     Matrix wanted(n_rows(), shown.cols());
     std::vector<PromptSpan> compared;
     for (const PromptSpan& span : spans_) {
