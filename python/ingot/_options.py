@@ -666,7 +666,9 @@ class ListOptions(TypedDict, total=False):
 
     family: model family instead of config.json's; generic accepts any names
     family_file: a file that describes the model's family (docs/families.md)
+    since: list engines: what the newest version changed, e.g. since vllm:0.32
     """
 
     family: str | int | float
     family_file: Path
+    since: str | int | float
