@@ -20,6 +20,7 @@
 #include "formats/experts/expert_views.h"
 #include "formats/family/families.h"
 #include "formats/files/hub_cache.h"
+#include "formats/first_layers.h"
 #include "formats/json/json.h"
 #include "formats/records/layout.h"
 #include "formats/records/manifest.h"
@@ -614,8 +615,10 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
   take(opened, result);
   if (!opened.model) return result;
   const auto is_error = [](const Finding& found) { return found.severity == Severity::kError; };
-  if (std::ranges::none_of(result.findings, is_error))
-    opened.model = as_converted(std::move(*opened.model), records);
+  if (std::ranges::none_of(result.findings, is_error)) {
+    opened.model =
+        as_converted(formats::with_layers_as_in(std::move(*opened.model), *manifest), records);
+  }
   const Checkpoint& checkpoint = *opened.model;
 
   const auto stored = checkpoint.stored();

@@ -13,6 +13,7 @@
 #include "convert/output/version.h"
 #include "convert/run/given_tensors.h"
 #include "formats/base/error.h"
+#include "formats/first_layers.h"
 #include "formats/json/json.h"
 #include "inference/family/model_family.h"
 #include "library/answer.h"
@@ -163,6 +164,10 @@ Conversion plan_conversion(ConvertOptions& options, JobOptions& job, ConversionR
                            bool compares_replicas) {
   const std::size_t threads = threads_of(job.execute.threads);
   convert::Recipe& recipe = request.recipe;
+  if (job.execute.consume_source && recipe.choices.n_layers) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--layers leaves tensors out, whose files --consume-source would delete");
+  }
   job.execute.stamps.add(options.input);
   if (!options.target.scales_from.empty())
     job.execute.stamps.add(options.target.scales_from, convert::ReadFor::kOption);
@@ -187,6 +192,10 @@ Conversion plan_conversion(ConvertOptions& options, JobOptions& job, ConversionR
 Conversion plan_conversion(const ConvertOptions& options, ConversionRequest request,
                            std::shared_ptr<const Checkpoint> opened, std::size_t threads) {
   open_scales_from(options.target, options.family, threads, request.recipe.choices);
+  if (const auto n_layers = request.recipe.choices.n_layers) {
+    opened = std::make_shared<const Checkpoint>(
+        formats::with_first_layers(std::move(opened), *n_layers));
+  }
   auto source = convert::with_experts_as_written(std::move(opened), request.recipe, request.plan);
   convert::Plan plan = convert::plan_conversion(*source, std::move(request.recipe), request.plan);
   return {std::move(source), std::move(plan)};
@@ -205,6 +214,10 @@ void declare_target(FlagTable& table, ConvertOptions& options) {
            options.target, "--experts",
            "routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor "
            "per expert and projection); default: as loaders of the target read them"),
+       choice(
+           options.target, "--layers",
+           "0-K: only the first layers, and no MTP layers, as a model of its own, to try engines "
+           "and jobs with"),
        choice(options.target, "--base-model",
               "ORG/NAME of the source on the hub, for the model card (default: its name in the "
               "hub's cache, else that of its own card)"),

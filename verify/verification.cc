@@ -12,6 +12,7 @@
 #include "formats/experts/expert_views.h"
 #include "formats/family/families.h"
 #include "formats/files/hub_cache.h"
+#include "formats/first_layers.h"
 #include "shard/join/source.h"
 #include "verify/gates/gate.h"
 #include "verify/layers/reference.h"
@@ -66,6 +67,8 @@ ComparedCheckpoint open_source_of(const std::filesystem::path& source, const che
     of_source.family = formats::family_file_in(output.directory);
   ComparedCheckpoint from = open_with(of_source, source, options.source_config);
   if (options.source_bytes) from.model = options.source_bytes(std::move(from.model));
+  if (output.manifest)
+    from.model = formats::with_layers_as_in(std::move(from.model), *output.manifest);
   const bool has_experts =
       formats::holds_stacks(from.model) || formats::holds_single_experts(from.model);
   if (has_experts && output.is_sound()) {

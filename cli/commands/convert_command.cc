@@ -146,7 +146,8 @@ std::function<int()> declare_convert(FlagTable& table) {
       "host\n"
       "  mpirun -n 4 ingot convert IN OUT --to bf16           four parts, joined when all are "
       "done\n"
-      "  ingot convert IN OUT --to bf16 --resume              continue after a kill";
+      "  ingot convert IN OUT --to bf16 --resume              continue after a kill\n"
+      "  ingot convert IN OUT --to nvfp4 --layers 0-3         a small model to try engines with";
   return [flags] { return run_parts(*flags); };
 }
 

@@ -405,6 +405,20 @@ std::string parse_base_model(std::string_view word) {
   return std::string(word);
 }
 
+// Layers from the first to this one; returns their number.
+std::uint64_t parse_layers(std::string_view word) {
+  constexpr std::string_view kFirst = "0-";
+  const std::string_view last = word.starts_with(kFirst) ? word.substr(kFirst.size()) : word;
+  const auto number = number_from(last);
+  if (!number || (last == word && *number != 0)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--layers '{}': layers are taken from the first on, as in --layers 0-1, for no "
+                "model begins in its middle",
+                word);
+  }
+  return std::uint64_t{*number} + 1;
+}
+
 constexpr RecipeOption kOptions[] = {
     {"--to", {}, take_to},
     {"--mtp", kMtpPolicies, take_mtp},
@@ -418,6 +432,7 @@ constexpr RecipeOption kOptions[] = {
     {"--input-scale", {}, take_parsed<&Choices::input_scale, parse_input_scale>},
     {"--experts", kExpertChoices, take_word<&Choices::experts, kExpertChoices>},
     {"--base-model", {}, take_parsed<&Choices::base_model, parse_base_model>},
+    {"--layers", {}, take_parsed<&Choices::n_layers, parse_layers>},
 };
 
 }  // namespace
@@ -463,6 +478,7 @@ Json Choices::to_json() const {
                {"quantize_attention", quantize_attention}};
   if (group_size) json["group_size"] = *group_size;
   if (!base_model.empty()) json["base_model"] = base_model;
+  if (n_layers) json["layers"] = fmt::format("0-{}", *n_layers - 1);
   if (experts) json["experts"] = word_of(kExpertChoices, *experts);
   if (engine != nullptr) json["for"] = std::string(engine->word);
   if (input_scale) json["input_scale"] = *input_scale;

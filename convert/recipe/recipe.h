@@ -91,6 +91,7 @@ struct Choices {
   Via via = Via::kF32;
   bool quantize_attention = false;
   std::string base_model;  ///< --base-model: the source's name on the hub; empty: its place tells
+  std::optional<std::uint64_t> n_layers;  ///< --layers: only the first so many; nullopt: all
   std::optional<ExpertChoice> experts;  ///< --experts; nullopt: as loaders of the target read them
   std::optional<float> input_scale;     ///< --input-scale
   std::shared_ptr<const ActivationScales> activation_scales;  ///< --activation-scales

@@ -83,13 +83,17 @@ void ExpertView::keep(LogicalTensor tensor) {
 }
 
 Checkpoint ExpertView::finish(std::shared_ptr<const Checkpoint> source, const Dialect& dialect) {
+  Draft draft = source->draft_of_view();
+  draft.dialect = &dialect;
+  return finish(std::move(source), std::move(draft));
+}
+
+Checkpoint ExpertView::finish(std::shared_ptr<const Checkpoint> source, Draft draft) {
   std::vector<std::uint32_t> order(parts_.size());
   for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
   std::ranges::stable_sort(order, {},
                            [&](std::uint32_t i) { return parts_[i].view.pieces.front().stored; });
   std::vector<std::uint32_t> place(parts_.size());
-  Draft draft = source->draft_of_view();
-  draft.dialect = &dialect;
   std::vector<View> views;
   for (const std::uint32_t i : order) {
     place[i] = static_cast<std::uint32_t>(views.size());

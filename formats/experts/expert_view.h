@@ -55,6 +55,8 @@ class ExpertView {
   void add(LogicalTensor tensor) { tensors_.push_back(std::move(tensor)); }
 
   Checkpoint finish(std::shared_ptr<const Checkpoint> source, const Dialect& dialect);
+  /// Likewise, with a Checkpoint::draft_of_view() that has words of its own.
+  Checkpoint finish(std::shared_ptr<const Checkpoint> source, Draft draft);
 
  private:
   struct ViewedPart {

@@ -226,6 +226,7 @@ class ConvertOptions(TypedDict, total=False):
     via: values pass through f32 (default), or bf16, as if cast first
     experts: routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor per expert and
         projection); default: as loaders of the target read them
+    layers: 0-K: only the first layers, and no MTP layers, as a model of its own, to try engines and jobs with
     base_model: ORG/NAME of the source on the hub, for the model card (default: its name in the hub's cache,
         else that of its own card)
     max_shard_size: re-shard into files of at most this size (default: keep the source's files and their
@@ -301,6 +302,7 @@ class ConvertOptions(TypedDict, total=False):
     importance: Path
     via: str | int | float
     experts: str | int | float
+    layers: str | int | float
     base_model: str | int | float
     max_shard_size: Size
     files: int
