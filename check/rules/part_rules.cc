@@ -8,6 +8,7 @@
 #include "formats/container/other_float8.h"
 #include "formats/dialect/dialect.h"
 #include "formats/dialect/dialect_words.h"
+#include "formats/modules/module_list.h"
 #include "formats/storage/block_scales.h"
 #include "formats/storage/encoding.h"
 #include "formats/storage/scale_shapes.h"
@@ -33,11 +34,18 @@ bool has_config(const Checkpoint& checkpoint) {
   return checkpoint.config().quantization || checkpoint.description().is_object();
 }
 
+/// True if a weight is only read: as its encoding says, or in groups of INT8 that a dialect which
+/// is only read has, as Gemma's embeddings.
+bool is_seen_only(const RuleInput& input, const LogicalTensor& tensor) {
+  return formats::is_seen_only(tensor.encoding) ||
+         (input.dialect().is_read_only && tensor.encoding.scheme == SchemeId::kInt8Block);
+}
+
 /// True if rows of the dialect describe this quantized weight; one that is only read has no row.
 /// Without config or description the dialect is a guess, which quantized.config-present reports.
 bool is_judged(const RuleInput& input, const LogicalTensor& tensor) {
   return has_config(input.checkpoint) && is_quantized(tensor) && !has_native_names(input, tensor) &&
-         !formats::is_seen_only(tensor.encoding);
+         !is_seen_only(input, tensor);
 }
 
 /// True if loaders of the dialect read all weights in this scheme.
@@ -260,7 +268,7 @@ void block_of_128(const RuleInput& input) {
   const Encoding* first = nullptr;
   for (const LogicalTensor& tensor : input.weights()) {
     const Encoding& encoding = tensor.encoding;
-    if (!input.is_about(encoding.scheme) || formats::is_seen_only(encoding) ||
+    if (!input.is_about(encoding.scheme) || is_seen_only(input, tensor) ||
         (encoding.block_rows == 128 && encoding.block_cols == 128))
       continue;
     if (count++ == 0) first = &encoding;
@@ -283,7 +291,7 @@ std::array<std::uint64_t, 2> claimed_block(const Checkpoint& checkpoint) {
 
 // Headers say which block a scale is for; engines take what the config says.
 void block_claim(const RuleInput& input, const LogicalTensor& tensor) {
-  if (!has_config(input.checkpoint) || formats::is_seen_only(tensor.encoding)) return;
+  if (!has_config(input.checkpoint) || is_seen_only(input, tensor)) return;
   const auto claim = claimed_block(input.checkpoint);
   const StoredTensor& scale = *input.part_of(tensor, Part::kScale);
   const Shape grid = formats::block_scale_shape(tensor.shape, claim[0], claim[1]);
@@ -394,7 +402,9 @@ void config_present(const RuleInput& input) {
 
 // Next to FP8, in releases whose config says so of their routed experts.
 bool is_said_mxfp4(const RuleInput& input, const LogicalTensor& tensor) {
-  return tensor.encoding.scheme == SchemeId::kMxfp4 && is_routed_expert(role_of(tensor)) &&
+  const bool is_expert = tensor.rule == nullptr ? !formats::experts_of(tensor.name).empty()
+                                                : is_routed_expert(role_of(tensor));
+  return tensor.encoding.scheme == SchemeId::kMxfp4 && is_expert &&
          formats::says_mxfp4_experts(input.config());
 }
 
@@ -435,6 +445,9 @@ void one_scheme(const RuleInput& input) {
 void part_names(const RuleInput& input, const LogicalTensor& tensor) {
   // The rows of a read-only dialect are those of the dialect in which it is written.
   if (input.dialect().is_read_only || !is_judged(input, tensor) || !is_held(input, tensor)) return;
+  // Muse Spark's loaders read `P_weight_scale` of a stack `P`.
+  if (tensor.stack != formats::StackOrder::kNone && input.checkpoint.family().name == "muse_spark")
+    return;
   tensor.encoding.stored.for_each([&](Part part, std::uint32_t index) {
     const StoredTensor& stored = input.checkpoint.stored()[index];
     std::string wanted;

@@ -97,7 +97,7 @@ std::string form_of_files(const formats::Encoding& encoding) {
   if (is_read_only(encoding.scheme)) return std::string(scheme);
   if (formats::is_packed_int8(encoding)) return "packed in 8 bits";
   return fmt::format("{} {}", scheme,
-                     encoding.is_reordered ? "in chunks with blocks of their own"
+                     encoding.is_reordered ? "with scales that no loader takes so"
                                            : "whose columns have factors (pre_quant_scale)");
 }
 

@@ -111,7 +111,8 @@ class Loads {
     if (dialect == nullptr) return weights_.size();
     // A dialect that holds only stacks belongs to a family.
     const formats::StorageRow* storage = formats::find_storage(*dialect, family_, row.scheme);
-    if (storage == nullptr) return 0;
+    // Experts of another scheme than the rest are asked for by rules and --dialect.
+    if (storage == nullptr || formats::is_of_experts(*dialect, family_, row.scheme)) return 0;
     const bool is_of_stacks = storage->experts == formats::ExpertForm::kStacked;
     if (is_of_stacks && dialect->name != family_.dialect) return 0;
     std::size_t n = 0;

@@ -113,6 +113,12 @@ std::string unread_auto_round(const Json& block) {
                      format);
 }
 
+/// The dialect, whose loaders read several schemes in one checkpoint.
+Dialect mixture(Dialect dialect) {
+  dialect.holds_mixtures = true;
+  return dialect;
+}
+
 // The activations for a module by Quark's config or AutoRound's.
 ConfigForms tools_forms(const ModelConfig& config, const Json&, std::vector<std::string>*) {
   return [&config](std::string_view weight) -> ConfigForm {
@@ -173,10 +179,10 @@ std::string unread_part(const ModelConfig& config) {
   return unread;
 }
 
-const Dialect kGemmaDialect = read_only(
-    kGemmaMethod, "Google's Gemma in 2, 4 and 8 bits by row: read as compressed-tensors", nullptr);
-const Dialect kMinimaxDialect =
-    read_only(kMinimax, "MiniMax's MXFP8 with NVFP4 experts: read as compressed-tensors", nullptr);
+const Dialect kGemmaDialect = mixture(read_only(
+    kGemmaMethod, "Google's Gemma in 2, 4 and 8 bits by row: read as compressed-tensors", nullptr));
+const Dialect kMinimaxDialect = mixture(
+    read_only(kMinimax, "MiniMax's MXFP8 with NVFP4 experts: read as compressed-tensors", nullptr));
 const Dialect kFbgemmDialect =
     read_only(kFbgemm, "FBGEMM's FP8 with a scale per row: read as compressed-tensors", nullptr);
 const Dialect kQuarkDialect =

@@ -121,6 +121,8 @@ class Separation {
       // One number for all experts is the number of each, and one for an expert that of its
       // members.
       const std::uint64_t n_numbers = std::max<std::uint64_t>(count / n_experts, 1);
+      // Loaders of single experts have one number for gate and up: codes are made again for it.
+      if (part == Part::kGlobal && n_numbers > 1) single.encoding.is_reordered = true;
       const Window own = has_rows ? cover(rows, block, n_rows).units
                                   : Window{.first = n_numbers > 1 ? member : 0, .n = 1};
       const std::uint64_t n_whole =

@@ -47,10 +47,15 @@ bool is_of(const formats::TensorRule& rule, const WeightPlace& place) {
   return rule.role == place.role.role && rule.fine == place.role.fine && rule.block == place.block;
 }
 
-// Rows of a matrix [outputs, inputs] are read. Biases of stacks are read only of single experts.
-bool is_readable(const LogicalTensor& tensor) {
+// Rows of a matrix [outputs, inputs] are read. Biases of stacks, and scales under a number for each
+// expert, are read only of single experts.
+bool is_readable(const formats::Checkpoint& source, const LogicalTensor& tensor) {
   const formats::Role role = role_of(tensor);
   if (!formats::is_expert_stack(role)) return true;
+  const formats::StoredParts& stored = tensor.encoding.stored;
+  if (stored.has(formats::Part::kGlobal) &&
+      formats::element_count(source.stored()[stored[formats::Part::kGlobal]].shape) != 1)
+    return false;
   return (role == formats::Role::kExpertsGateUp || role == formats::Role::kExpertsDown) &&
          tensor.stack != formats::StackOrder::kInputMajor;
 }
@@ -72,7 +77,10 @@ std::string numbered_name(std::string_view pattern, const WeightPlace& place) {
 
 std::optional<formats::Checkpoint> with_readable_experts(const formats::Checkpoint& source) {
   const auto& tensors = source.tensors();
-  if (std::ranges::all_of(tensors, is_readable)) return std::nullopt;
+  const auto is_readable_here = [&](const LogicalTensor& tensor) {
+    return is_readable(source, tensor);
+  };
+  if (std::ranges::all_of(tensors, is_readable_here)) return std::nullopt;
   if (source.slicing() != nullptr) {
     throw Error(ErrorCode::kUnsupported,
                 "a rank's stacks of this family are not computed with (make the ranks with "
