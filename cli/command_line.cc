@@ -193,6 +193,11 @@ class Correction {
   explicit Correction(std::vector<std::string> said) : said_(std::move(said)) {
     command_ = said_.empty() ? "" : said_.front();
     for (std::size_t i = 0; i < said_.size(); ++i) take(i);
+    if (!family_file_.empty()) {
+      const bool is_named = said_.size() > 1 && !said_[1].starts_with('-');
+      words_ = {"family", "learn", is_named ? said_[1] : "DIR", "--out", family_file_};
+      reasons_.emplace_back("--write-family is a command of its own now");
+    }
   }
   // Throws kInvalidArgument with the whole call, if a word was another program's.
   void require_none() const {
@@ -217,6 +222,7 @@ class Correction {
       return;
     }
     const std::string value = equals != std::string::npos ? word.substr(equals + 1) : said_[++i];
+    if (option == kWriteFamily) family_file_ = value;
     const std::vector<std::string> ours = row->in_our_words(value);
     if (ours.empty()) {
       words_.push_back(word);
@@ -260,6 +266,7 @@ class Correction {
     return {"--gpu", value.substr(times + 1), "--count", value.substr(0, times)};
   }
 
+  static constexpr std::string_view kWriteFamily = "--write-family";
   struct Option {
     std::string_view name, command;  // an empty command: of all that have it
     std::vector<std::string> (*in_our_words)(const std::string& value);
@@ -279,6 +286,7 @@ class Correction {
              [](const std::string& value) {
                return std::vector<std::string>{"--count", value};
              }},
+      Option{kWriteFamily, "", [](const std::string&) { return std::vector<std::string>(); }},
       Option{"--for", "check",
              [](const std::string& value) {
                return std::vector<std::string>{"--engine", value};
@@ -286,7 +294,7 @@ class Correction {
   };
 
   std::vector<std::string> said_, words_, reasons_;
-  std::string command_;
+  std::string command_, family_file_;
 };
 
 void require_own_words(const std::vector<std::string>& words) {

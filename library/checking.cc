@@ -12,7 +12,7 @@
 #include "formats/family/families.h"
 #include "formats/files/hub_cache.h"
 #include "formats/records/layout.h"
-#include "library/options/family_proposal.h"
+#include "library/options/family_learning.h"
 #include "shard/join/source.h"
 
 namespace ingot::library {
@@ -52,17 +52,20 @@ void declare_check_options(FlagTable& table, CheckOptions& options) {
 
 namespace {
 
-// Under --family auto the checkpoint is judged as the family that is proposed for it.
+// Under --family auto the checkpoint is judged as the family that is made for it.
 CheckOptions settled(CheckOptions options) {
   options.threads = threads_of(options.threads);
   options.hashes = !options.no_hashes;
   if (options.family != kAutoFamily) return options;
-  const formats::Checkpoint source = shard::open_source(
-      options.directory, {.open = {.family = "generic", .threads = options.threads},
-                          .may_be_file = true,
-                          .config = options.config});
-  const std::string yaml = proposed_family(source, {}).yaml;
-  options.family = formats::add_family(yaml, "the proposed family").spec;
+  const auto open = [&](const std::string& family) {
+    return shard::open_source(options.directory,
+                              {.open = {.family = family, .threads = options.threads},
+                               .may_be_file = true,
+                               .config = options.config});
+  };
+  formats::FamilyEvidence evidence;
+  options.family =
+      formats::add_family(learned_family(open, evidence).yaml, "the family made for it").spec;
   return options;
 }
 

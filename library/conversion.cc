@@ -183,7 +183,7 @@ Conversion plan_conversion(ConvertOptions& options, JobOptions& job, ConversionR
          .compare_replicas = compares_replicas});
   };
   if (options.family == kAutoFamily)
-    options.family = settle_family(open("generic"), options.proposal, recipe);
+    options.family = settle_family(open, options.accept_family, recipe);
   auto opened = std::make_shared<const Checkpoint>(open(options.family));
   if (job.execute.given != nullptr) opened = job.execute.given->source(std::move(opened));
   return plan_conversion(options, std::move(request), std::move(opened), threads);
@@ -205,7 +205,7 @@ void declare_target(FlagTable& table, ConvertOptions& options) {
   table.add(FlagGroup::kCommon, scheme_flags(options.target));
   table.add(FlagGroup::kSource,
             {family_flag(&options.family, kAutoFamilyHelp), family_file_flag(&options.family)});
-  table.add(FlagGroup::kSource, proposal_flags(options.proposal, options.family));
+  table.add(FlagGroup::kSource, {accept_flag(options.accept_family, options.family)});
   table.add(FlagGroup::kSource, {allow_flag(options.target)});
   table.add(FlagGroup::kTarget, choice_flags(options.target));
   table.add(

@@ -10,7 +10,7 @@
 #include "convert/convert.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json_fwd.h"
-#include "library/options/family_proposal.h"
+#include "library/options/family_learning.h"
 #include "library/options/job_options.h"
 #include "library/options/target_flags.h"
 #include "verify/gates/report.h"
@@ -35,7 +35,7 @@ struct ConvertOptions {
   std::optional<std::uint32_t> align, n_files;
   std::string order;
   TargetFlags target;
-  ProposalFlags proposal;
+  bool accept_family = false;  ///< --accept-family
   SlicingFlags slicing;
   GateOptions gate;
 

@@ -28,7 +28,7 @@ set(rooms_check rules)
 set(rooms_convert recipe plan output run job)
 set(rooms_verify structure weights outputs layers calibrate gates compare report)
 set(rooms_library options)
-set(rooms_cli terminal mpi flags manual report commands)
+set(rooms_cli terminal mpi flags learning manual report commands)
 set(rooms_inference base kernels kernels/quantized weights cache parallel model/spec model/step family model/attention model/recurrent
   model/feed_forward model tokenizer chat generate)
 

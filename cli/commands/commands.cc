@@ -68,6 +68,9 @@ constexpr std::array kAllCommands = {
             .declare = declare_generate,
             .main_options = "--prompt --interactive --prompts --system --greedy --temperature "
                             "--max-new-tokens --profile --mem-limit --ranks"},
+    Command{.name = "family",
+            .summary = "write the family file of a model that ingot does not know, and prove it",
+            .declare = declare_family},
     Command{.name = "synth",
             .summary = "write a valid random checkpoint, the same for the same seed",
             .declare = declare_synth,

@@ -16,7 +16,6 @@
 #include "convert/output/model_card.h"
 #include "formats/json/json.h"
 #include "library/conversion.h"
-#include "library/options/family_proposal.h"
 #include "library/options/flag_table.h"
 #include "library/options/target_flags.h"
 #include "verify/verification.h"

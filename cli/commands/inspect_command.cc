@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands/commands.h"
-#include "cli/commands/fit.h"
+#include "cli/report/fit.h"
 #include "cli/report/inspect_report.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/output_guard.h"
@@ -20,7 +20,7 @@
 #include "formats/family/families.h"
 #include "library/as_stored.h"
 #include "library/inspection.h"
-#include "library/options/family_proposal.h"
+#include "library/options/family_learning.h"
 #include "library/options/flag_table.h"
 #include "quantize/tensor_statistics.h"
 #include "report/figures.h"
@@ -115,7 +115,7 @@ std::string tensors_text(const Checkpoint& checkpoint, const std::vector<std::si
 struct InspectFlags {
   std::string directory, pattern, family, config;
   FitFlags fit;
-  ProposalFlags proposal;
+  bool accept_family = false;
   bool tensors = false;
 };
 
@@ -130,21 +130,15 @@ int run_inspect(const InspectFlags& flags) {
          .config = flags.config});
   };
   std::string family = flags.family;
-  if (family == kAutoFamily) {
-    const auto [yaml, share] = proposed_family(open("generic"), flags.proposal);
-    const std::string& file = flags.proposal.file;
-    answer().add({{"proposal", {{"yaml", yaml}, {"file", file.empty() ? Json() : Json(file)}}}});
-    if (!flags.proposal.accept) {
-      if (answer().is_json) return kExitDone;
-      if (file.empty()) {
-        write_data(yaml);
-      } else {
-        out() << fmt::format("{}: a proposal; look at it, and give it with --family-file\n{}{}",
-                             file, share, share.empty() ? "" : "\n");
-      }
+  if (family == library::kAutoFamily) {
+    formats::FamilyEvidence evidence;
+    const formats::LearnedFamily learned = library::learned_family(open, evidence);
+    answer().add({{"proposal", {{"yaml", learned.yaml}, {"proven", learned.is_proven()}}}});
+    if (!flags.accept_family) {
+      if (!answer().is_json) write_data(learned.yaml);
       return kExitDone;
     }
-    family = formats::add_family(yaml, "the proposed family").spec;
+    family = formats::add_family(learned.yaml, "the family made for it").spec;
   }
   const Checkpoint checkpoint = open(family);
   std::vector<std::string> remarks = checkpoint.remarks();
@@ -202,8 +196,8 @@ std::function<int()> declare_inspect(FlagTable& table) {
               &flags->tensors,
               "list tensors, with pattern those that match",
               {.excludes = {"--gpu-memory", "--gpu"}}}});
-  declare_source(table, flags->family, flags->config, kAutoFamilyHelp);
-  table.add(FlagGroup::kSource, proposal_flags(flags->proposal, flags->family));
+  declare_source(table, flags->family, flags->config, library::kAutoFamilyHelp);
+  table.add(FlagGroup::kSource, {library::accept_flag(flags->accept_family, flags->family)});
   declare_fit(table, flags->fit);
   table.add(FlagGroup::kReport, {json_flag(&answer().is_json)});
   table.footer =

@@ -14,6 +14,7 @@
 #include "convert/output/version.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/family/proposal/family_proof.h"
 #include "formats/json/json.h"
 #include "formats/json/members.h"
 #include "formats/records/manifest.h"
@@ -135,6 +136,9 @@ Json identity_of_options(const Recipe& recipe, const PlanOptions& options) {
 void add_family(const formats::Family& family, Json& identity) {
   identity["family"] = std::string(family.name);
   if (!family.file_hash.empty()) identity["family_file"] = family.file_hash;
+  // A file that was changed since has no proof.
+  if (const std::string proof = formats::proof_in(family.yaml); !proof.empty())
+    identity["family_proof"] = proof;
 }
 
 // `source`, the fingerprint, is null until it is known.

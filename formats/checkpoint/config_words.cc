@@ -144,12 +144,12 @@ const Family& chosen_family(Draft& draft) {
   if (draft.options.unknown_as_generic) {
     remarks.push_back(
         fmt::format("{}: its tensors are shown as those of family generic, without roles and "
-                    "layers (--family auto proposes a family)",
+                    "layers (ingot family learn DIR makes a family)",
                     fact));
     return *find_family("generic");
   }
   throw Error(ErrorCode::kUnsupported,
-              "{} (--family auto proposes one, from names and shapes; --family takes one of {}; "
+              "{} (ingot family learn DIR makes one, and proves it; --family takes one of {}; "
               "--family-file a file that says what the family is, docs/families.md)",
               fact, fmt::join(family_names(), ", "))
       .in_file(kConfigName);

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <vector>
 
 #include "formats/base/words.h"
-#include "formats/family/families.h"
 #include "formats/family/family_check.h"
 
 namespace ingot::formats {
@@ -133,6 +131,8 @@ constexpr std::array kSpellings = {
     Spelling{"w2", Place::kExpert, Role::kExpertDown},
     Spelling{"gate_up_proj", Place::kStack, Role::kExpertsGateUp},
     Spelling{"down_proj", Place::kStack, Role::kExpertsDown},
+    Spelling{"w13_weight", Place::kStack, Role::kExpertsGateUp},
+    Spelling{"w2_weight", Place::kStack, Role::kExpertsDown},
     Spelling{"input_linear", Place::kDenseStack, Role::kExpertsGateUp},
     Spelling{"output_linear", Place::kDenseStack, Role::kExpertsDown},
     Spelling{"gate_up_proj", Place::kDense, Role::kDenseGate, true},
@@ -140,7 +140,9 @@ constexpr std::array kSpellings = {
     Spelling{"output_linear", Place::kDense, Role::kDenseDown},
     Spelling{"fc1", Place::kDense, Role::kDenseUp},
     Spelling{"fc2", Place::kDense, Role::kDenseDown},
+    Spelling{"c_fc", Place::kDense, Role::kDenseUp},
     Spelling{"dense_h_to_4h", Place::kDense, Role::kDenseUp},
+    Spelling{"c_proj", Place::kDense, Role::kDenseDown},
     Spelling{"dense_4h_to_h", Place::kDense, Role::kDenseDown},
     Spelling{"gate_up_proj", Place::kShared, Role::kSharedGate, true},
     Spelling{"input_linear", Place::kShared, Role::kSharedGate, true},
@@ -242,7 +244,8 @@ bool is_of_router(const Spelling& spelling) {
   return spelling.role == Role::kRouter || spelling.role == Role::kRouterBias;
 }
 
-/// The text after the number of a layer; the whole name outside of layers.
+}  // namespace
+
 std::string_view behind_layer(std::string_view pattern) {
   for (const std::string_view mark : {kLayerMark, kMtpMark}) {
     if (const std::size_t at = pattern.find(mark); at != std::string_view::npos)
@@ -250,8 +253,6 @@ std::string_view behind_layer(std::string_view pattern) {
   }
   return pattern;
 }
-
-}  // namespace
 
 UsualSpelling usual_spelling(std::string_view pattern, std::size_t n_sides) {
   std::vector<std::string_view> words = name_words(pattern);
@@ -302,29 +303,11 @@ std::span<const SingleExpert> usual_singles(std::string_view stack) {
   static constexpr std::array kInput = {SingleExpert{"w1", Role::kExpertGate},
                                         SingleExpert{"w3", Role::kExpertUp}};
   static constexpr std::array kOutput = {SingleExpert{"w2", Role::kExpertDown}};
-  if (stack == "gate_up_proj") return kGateUp;
-  if (stack == "down_proj") return kDown;
+  if (stack == "gate_up_proj" || stack == "w13_weight") return kGateUp;
+  if (stack == "down_proj" || stack == "w2_weight") return kDown;
   if (stack == "input_linear") return kInput;
   if (stack == "output_linear") return kOutput;
   return {};
-}
-
-const TensorRule* row_of_tables(std::string_view pattern) {
-  static const std::map<std::string_view, const TensorRule*> kRows = [] {
-    std::map<std::string_view, const TensorRule*> rows;
-    for (const Family* family : families()) {
-      for (const TensorRule& rule : family->rules) {
-        if (is_expert_stack(rule.role) || rule.role == Role::kOther) continue;
-        const auto [row, is_new] = rows.try_emplace(behind_layer(rule.pattern), &rule);
-        // A word with two meanings in two families is ambiguous.
-        if (!is_new && row->second != nullptr && row->second->role != rule.role)
-          row->second = nullptr;
-      }
-    }
-    return rows;
-  }();
-  const auto row = kRows.find(behind_layer(pattern));
-  return row == kRows.end() ? nullptr : row->second;
 }
 
 UsualRow usual_row(const UsualSpelling& spelling) {

@@ -24,9 +24,8 @@ UsualSpelling usual_spelling(std::string_view pattern, std::size_t n_sides = 2);
 /// True if a pattern is the name of a part of the experts of a layer, all in one tensor.
 bool is_called_stack(std::string_view pattern);
 
-/// The row that families of the program have for this place of a layer, one of several that agree
-/// on its role; null: there is none. Reads every table.
-const TensorRule* row_of_tables(std::string_view pattern);
+/// The text of a pattern after the number of a layer; the whole name outside of layers.
+std::string_view behind_layer(std::string_view pattern);
 
 /// The name of a matrix of one expert where it is not stacked.
 struct SingleExpert {

@@ -20,11 +20,10 @@ class InspectOptions(TypedDict, total=False):
     """Options:
 
     tensors: list tensors, with pattern those that match
-    family: model family instead of config.json's; generic accepts any names, auto proposes a family
+    family: model family instead of config.json's; generic accepts any names, auto makes a family
     family_file: a file that describes the model's family (docs/families.md)
     config: config.json of the model, for shards without one
-    write_family: --family auto: the file for the proposal
-    accept_family: --family auto: take the proposal without a look at it
+    accept_family: --family auto: take the family without a look at it where its proof is not complete
     gpu_memory: show the memory of a rank and whether it fits into so much, e.g. 80GB; with --to and so on for a
         conversion that has not been made
     gpu: the same for the memory of this GPU, and how many of them are needed
@@ -74,7 +73,6 @@ class InspectOptions(TypedDict, total=False):
     family: str | int | float
     family_file: Path
     config: Path
-    write_family: Path
     accept_family: bool
     gpu_memory: Size
     gpu: Literal["a100", "l40s", "h100", "h200", "b200", "mi300x", "ascend910b"]
@@ -116,7 +114,7 @@ class CheckOptions(TypedDict, total=False):
     engine: tell whether this engine loads it, and how it builds every linear layer, by headers, JSON and small
         scales: vllm, sglang, trtllm, vllm-ascend, transformers, deepseek; ENGINE:VERSION insists on a version
     source_of: only tell whether this is the source of the directory CONVERTED
-    family: model family instead of config.json's; generic accepts any names, auto proposes a family
+    family: model family instead of config.json's; generic accepts any names, auto makes a family
     family_file: a file that describes the model's family (docs/families.md)
     config: config.json of the model, for shards without one
     threads: threads (default: every processor)
@@ -195,10 +193,9 @@ class ConvertOptions(TypedDict, total=False):
         transformers, deepseek; forms that each loads: ingot list loads
     dialect: layout of quantized tensors: deepseek, compressed-tensors, modelopt, modelslim, mxfp4 (default: by
         scheme); forms that engines refuse: ingot list engines
-    family: model family instead of config.json's; generic accepts any names, auto proposes a family
+    family: model family instead of config.json's; generic accepts any names, auto makes a family
     family_file: a file that describes the model's family (docs/families.md)
-    write_family: --family auto: the file for the proposal
-    accept_family: --family auto: take the proposal without a look at it
+    accept_family: --family auto: take the family without a look at it where its proof is not complete
     allow: accept a fault, KIND=PATTERN of one or more tensors, KIND one of nan-code, zero-scale,
         unknown-tensor, duplicate-tensor, nonfinite, f16-overflow, underflow, engine-refuses; recorded in the
         manifest
@@ -285,7 +282,6 @@ class ConvertOptions(TypedDict, total=False):
     dialect: str | int | float
     family: str | int | float
     family_file: Path
-    write_family: Path
     accept_family: bool
     allow: Texts
     rule: Texts
@@ -607,6 +603,21 @@ class GenerateOptions(TypedDict, total=False):
     threads: int
     log: Path
     ranks: Literal["joined", "threads"]
+
+
+class FamilyOptions(TypedDict, total=False):
+    """Options:
+
+    out: the family's file (default: printed)
+    answer: the answer to a question that this command asks, once for each
+    python: the Python whose transformers and torch are asked for the model's class; none: none is
+    without: a family of the program that is not asked, as if there were none
+    """
+
+    out: Path
+    answer: Texts
+    python: str | int | float
+    without: str | int | float
 
 
 class SynthOptions(TypedDict, total=False):

@@ -26,11 +26,11 @@ cp -r "$work/qwen3_moe" "$work/unknown"
 sed -i 's/"model_type": *"qwen3_moe"/"model_type": "my_moe"/' "$work/unknown/config.json"
 sed -i 's/^family: .*/family: my_moe/; s/^model_types: .*/model_types: [my_moe]/' "$work/qwen3_moe.yaml"
 expect 2 "--family-file a file" "$ingot" convert "$work/unknown" "$work/out" --to nvfp4
-expect 2 "--family auto proposes one" "$ingot" convert "$work/unknown" "$work/out" --to nvfp4
+expect 2 "ingot family learn DIR makes one" "$ingot" convert "$work/unknown" "$work/out" --to nvfp4
 # inspect shows it all the same, with a warning; a word that is no family stays an error.
 expect 0 "warning: model_type 'my_moe'" "$ingot" inspect "$work/unknown"
 grep -q "^family  *generic" "$work/stdout" || fail "no family generic: $(head -3 "$work/stdout")"
-grep -q -- "--family auto proposes" "$work/stderr" || fail "no remedy in the warning"
+grep -q -- "ingot family learn" "$work/stderr" || fail "no remedy in the warning"
 expect 0 "bf16" "$ingot" inspect "$work/unknown" model.embed_tokens.weight
 expect 0 "fits      yes" "$ingot" inspect "$work/unknown" --gpu-memory 80GB
 expect 2 "there is no family 'my_moe'" "$ingot" inspect "$work/unknown" --family my_moe
@@ -45,19 +45,56 @@ echo "# changed" >> "$work/qwen3_moe.yaml"
 judge 2 "--family-file (its files have changed)" \
   "$ingot" convert "$work/unknown" "$work/out" --family-file "$work/qwen3_moe.yaml" --to nvfp4 --resume
 
-# A proposal: looked at before anything is quantized, and then as good.
+# A family that is made for it and proven: converted at once, without a flag, and as its file.
 expect 0 "role: expert-up" "$ingot" inspect "$work/unknown" --family auto
-expect 0 "give it with --family-file" "$ingot" inspect "$work/unknown" --family auto --write-family "$work/proposed.yaml"
-expect 2 "there already" "$ingot" inspect "$work/unknown" --family auto --write-family "$work/proposed.yaml"
+expect 0 "proven: every tensor has a row and its shape" "$ingot" family learn "$work/unknown" --python none --out "$work/learned.yaml"
+expect 2 "there already" "$ingot" family learn "$work/unknown" --python none --out "$work/learned.yaml"
+expect 2 "ingot family learn $work/unknown --out my.yaml" "$ingot" inspect "$work/unknown" --family auto --write-family my.yaml
+expect 2 "nothing asks for this" "$ingot" family learn "$work/unknown" --python none --answer gate_up=halves
 expect 0 " 0 errors" "$ingot" check "$work/unknown" --family auto
-expect 2 "--accept-family takes it as it is" "$ingot" convert "$work/unknown" "$work/auto" --family auto --to nvfp4
 expect 2 "--family auto" "$ingot" convert "$work/unknown" "$work/auto" --accept-family --to nvfp4
-expect 0 "" "$ingot" convert "$work/unknown" "$work/auto" --family auto --accept-family --to nvfp4 --progress never
-expect 0 "" "$ingot" convert "$work/unknown" "$work/given" --family-file "$work/proposed.yaml" --to nvfp4 --progress never
-diff -rq "$work/auto" "$work/given" || fail "the proposal differs from its file"
+expect 0 "" "$ingot" convert "$work/unknown" "$work/auto" --family auto --to nvfp4 --progress never
+expect 0 "" "$ingot" convert "$work/unknown" "$work/given" --family-file "$work/learned.yaml" --to nvfp4 --progress never
+same "$work/auto" "$work/given"
 same "$work/auto" "$work/out"
-expect 0 " take nvfp4 (" "$ingot" convert "$work/unknown" "$work/other" --family auto --accept-family --to nvfp4 --dry-run
+grep -q '"family_proof": "every tensor has a row' "$work/given/ingot.json" || fail "the manifest lacks the proof"
+sed -i 's/role: router/role: router, dtype: F32/' "$work/learned.yaml"
+expect 0 "" "$ingot" convert "$work/unknown" "$work/changed" --family-file "$work/learned.yaml" --to nvfp4 --progress never
+grep -q family_proof "$work/changed/ingot.json" && fail "a changed file is called proven"
 expect 0 "" "$ingot" convert "$work/unknown" "$work/cast" --family auto --to bf16 --progress never
+
+# What nothing tells is asked, and not converted by guess.
+cp -r "$work/unknown" "$work/strange"
+sed -i 's/self_attn\.q_proj/self_attn.q_prox/g' "$work"/strange/*.safetensors "$work"/strange/*.json
+expect 2 "q_prox.weight=other'" "$ingot" family learn "$work/strange" --python none --out "$work/strange.yaml"
+[ ! -e "$work/strange.yaml" ] || fail "a family that is not proven was written"
+expect 2 "--accept-family takes it as it is" "$ingot" convert "$work/strange" "$work/asked" --family auto --to nvfp4
+expect 2 "there is no role 'quary'" "$ingot" family learn "$work/strange" --python none \
+  --answer 'model.layers.{layer}.self_attn.q_prox.weight=quary'
+expect 0 "1 question was answered" "$ingot" family learn "$work/strange" --python none --out "$work/strange.yaml" \
+  --answer 'model.layers.{layer}.self_attn.q_prox.weight=q-proj'
+grep -q 'q_prox.weight", role: q-proj.*fuse: qkv\|q_prox.weight", role: q-proj' "$work/strange.yaml" || fail "no answer in the file"
+
+# The order of gates and ups in a stack is told by the strengths of their outputs, else asked.
+for order in none halves interleaved; do
+  rm -rf "$work/stacks" && cp -r "$(dirname "$0")/../golden/families/qwen3_5_moe" "$work/stacks"
+  python3 "$(dirname "$0")/edit_checkpoint.py" "$work/stacks" "
+import array
+for name in [n for n in t if n.endswith('experts.gate_up_proj')]:
+    dtype, (experts, rows, cols), data = t[name]
+    values = array.array('H', data)
+    for i, value in enumerate(values):
+        row = i // cols % rows
+        is_gate = {'none': False, 'halves': row < rows // 2, 'interleaved': row % 2 == 0}['$order']
+        values[i] = value + (2 << 7) if is_gate and value & 0x7f80 else value
+    put(name, dtype, [experts, rows, cols], values.tobytes())" || fail "stacks in $order"
+  learn=("$ingot" family learn "$work/stacks" --without qwen3_5_moe --python none)
+  case $order in
+    none) expect 2 "--answer 'gate_up=halves', or interleaved" "${learn[@]}" ;;
+    halves) expect 0 "gates and ups in halves, as their values say" "${learn[@]}" ;;
+    *) expect 0 "gate_up: interleaved" "${learn[@]}" ;;
+  esac
+done
 
 # Slices have it too, and come back.
 expect 0 "" "$ingot" convert "$work/unknown" "$work/ranks" --family-file "$work/qwen3_moe.yaml" --tp 2 --ep 2 --progress never

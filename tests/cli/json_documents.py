@@ -20,6 +20,7 @@ import time
 import jsonschema
 
 ingot, example, folder = sys.argv[1:4]
+stacked = os.path.join(folder, "../../tests/golden/families/qwen3_5_moe")
 sys.path.insert(0, folder)
 sys.dont_write_bytecode = True
 import make  # noqa: E402
@@ -197,6 +198,11 @@ def try_all(work):
     expect(run(0, "calibrate", example, "--text", at("word.txt"), "--out", at("few"), *quiet)["unvisited"], "a word visits all")
     run(0, "balance", example, "--loads", loads, "--ep", "2", "--out", at("map.json"))
     run(2, "balance", example, "--loads", loads, "--ep", "2", "--out", at("map.json"))
+
+    learned = run(0, "family", "learn", example, "--python", "none")
+    expect(learned["proof"] and learned["yaml"] and not learned["questions"], "a family that is not proven")
+    asked = run(2, "family", "learn", stacked, "--without", "qwen3_5_moe", "--python", "none")
+    expect(asked["questions"][0]["key"] == "gate_up" and asked["proof"] is None, "no question about gates and ups")
 
     # Conversions: plans, results, and outputs that are not published.
     run(0, "convert", example, at("none"), "--to", "nvfp4", "--dry-run", *quiet)

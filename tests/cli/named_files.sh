@@ -18,7 +18,7 @@ for file in "model/$weights" model/config.json model/new notes; do
     "balance model --ep 2 --loads loads.json --out map.json --html" "balance model --ep 2 --loads loads.json --markdown x --out" \
     "convert model out --to bf16 --log" "repair model out --log" \
     "generate model --tokens 0,5 --max-new-tokens 1 --greedy --log" "calibrate model --text notes --out" \
-    "inspect model --family auto --write-family"; do
+    "family learn model --without deepseek_v32 --python none --out"; do
     # shellcheck disable=SC2086
     judge 2 "$file" "$ingot" $command "$file"
   done
@@ -46,12 +46,10 @@ before=$(state)
 for command in "verify model copied --levels structure --html page.html --markdown way/page.html" \
   "compare copied copied --html page.html --markdown page.html" "verify model --html page.html --markdown ./page.html" \
   "balance model --ep 2 --loads loads.json --out map.json --html map.json" \
-  "balance model --ep 2 --loads loads.json --out x --html page.html --markdown page.html" \
-  "convert model fresh --to bf16 --family auto --write-family page.html --log page.html"; do
+  "balance model --ep 2 --loads loads.json --out x --html page.html --markdown page.html"; do
   # shellcheck disable=SC2086
   judge 2 "both write this file" "$ingot" $command "${quiet[@]}"
 done
-judge 2 "lies in the output" "$ingot" convert model fresh --to bf16 --family auto --write-family fresh
 judge 0 "" "$ingot" verify model copied --levels structure --html /dev/null --markdown /dev/null "${quiet[@]}"
 [ "$(state)" = "$before" ] && [ ! -e page.html ] && [ ! -e map.json ] && [ ! -e fresh ] || fail "a refused command wrote a file"
 finish

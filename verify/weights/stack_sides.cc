@@ -1,6 +1,7 @@
 #include "verify/weights/stack_sides.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
 #include <optional>
@@ -23,7 +24,7 @@ using formats::StackOrder;
 constexpr std::uint64_t kMostExperts = 16, kLeastExperts = 3;
 constexpr std::uint64_t kMostElements = std::uint64_t{1} << 26;
 constexpr std::uint64_t kElementsAtOnce = std::uint64_t{1} << 20;
-constexpr double kDeviations = 3;
+constexpr double kDeviations = 3, kSureDeviations = 6;
 // Never surer than a report can say with four digits.
 constexpr double kSurest = 0.9999;
 
@@ -98,16 +99,42 @@ bool is_gate_up(const LogicalTensor& stack) {
   return role_of(stack) == Role::kExpertsGateUp;
 }
 
-StackSides measure(const formats::Checkpoint& source, const LogicalTensor& stack) {
+/// Strengths of the first experts of a stack, as many as suffice.
+std::vector<Strengths> first_strengths(const formats::Checkpoint& source,
+                                       const LogicalTensor& stack) {
   const std::uint64_t n_elements = stack.shape[1] * stack.shape[2];
   const std::uint64_t n_experts =
       std::min({stack.shape[0], kMostExperts, std::max(kMostElements / n_elements, kLeastExperts)});
   std::vector<Strengths> experts;
-  for (std::uint64_t expert = 0; expert < n_experts; ++expert) {
+  for (std::uint64_t expert = 0; expert < n_experts; ++expert)
     experts.push_back(strengths_of(source, stack, expert));
+  return experts;
+}
+
+/// How far the means of two groups of channels are apart, in standard deviations. `is_first` says
+/// of a channel which group it is in.
+template <typename IsFirst>
+double apart(const std::vector<double>& channels, const IsFirst& is_first) {
+  std::array<double, 2> sums{}, squares{};
+  const double n = static_cast<double>(channels.size()) / 2;
+  for (std::size_t i = 0; i < channels.size(); ++i) {
+    const std::size_t group = is_first(i) ? 0 : 1;
+    sums.at(group) += channels[i];
+    squares.at(group) += channels[i] * channels[i];
+  }
+  double variance = 0;
+  for (const std::size_t group : {0U, 1U})
+    variance += (squares.at(group) - sums.at(group) * sums.at(group) / n) / n;
+  return std::abs(sums[0] - sums[1]) / n / std::sqrt(variance / n + 1e-300);
+}
+
+StackSides measure(const formats::Checkpoint& source, const LogicalTensor& stack) {
+  std::vector<Strengths> experts = first_strengths(source, stack);
+  const std::uint64_t n_experts = experts.size();
+  for (Strengths& expert : experts) {
     const std::size_t n_parts = is_gate_up(stack) ? 2 : 1;
-    normalize(experts.back().rows, n_parts);
-    normalize(experts.back().cols, n_parts);
+    normalize(expert.rows, n_parts);
+    normalize(expert.cols, n_parts);
   }
   std::vector<const std::vector<double>*> rows, cols;
   for (const Strengths& expert : experts) {
@@ -125,24 +152,58 @@ StackSides measure(const formats::Checkpoint& source, const LogicalTensor& stack
   StackSides sides{.tensor = stack.name,
                    .hidden = hidden_is_rows ? of_rows : of_cols,
                    .inner = hidden_is_rows ? of_cols : of_rows};
-  const double apart = (sides.hidden - sides.inner) / deviation;
-  sides.is_told = std::abs(apart) >= kDeviations;
-  sides.is_as_row_says = apart >= 0;
-  sides.sure = std::min(0.5 * std::erfc(-std::abs(apart) / std::numbers::sqrt2), kSurest);
+  const double difference = (sides.hidden - sides.inner) / deviation;
+  sides.is_told = std::abs(difference) >= kDeviations;
+  sides.is_as_row_says = difference >= 0;
+  sides.sure = std::min(0.5 * std::erfc(-std::abs(difference) / std::numbers::sqrt2), kSurest);
   return sides;
+}
+
+}  // namespace
+
+namespace {
+
+/// The first stack of each row, where it has several matrices.
+std::vector<const LogicalTensor*> first_stacks(const formats::Checkpoint& checkpoint) {
+  std::vector<const LogicalTensor*> found;
+  std::set<const formats::TensorRule*> rows;
+  for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    const bool is_matrices = tensor.stack != StackOrder::kNone && tensor.shape.size() == 3 &&
+                             tensor.encoding.scheme != formats::SchemeId::kRaw &&
+                             tensor.shape[0] >= 2 && tensor.shape[1] > 1 && tensor.shape[2] > 1;
+    if (is_matrices && rows.insert(tensor.rule).second) found.push_back(&tensor);
+  }
+  return found;
 }
 
 }  // namespace
 
 std::vector<StackSides> measure_stacks(const formats::Checkpoint& checkpoint) {
   std::vector<StackSides> found;
-  std::set<const formats::TensorRule*> measured;
-  for (const LogicalTensor& tensor : checkpoint.tensors()) {
-    const bool is_matrices = tensor.stack != StackOrder::kNone && tensor.shape.size() == 3 &&
-                             tensor.encoding.scheme != formats::SchemeId::kRaw &&
-                             tensor.shape[0] >= 2 && tensor.shape[1] > 1 && tensor.shape[2] > 1;
-    if (is_matrices && measured.insert(tensor.rule).second)
-      found.push_back(measure(checkpoint, tensor));
+  for (const LogicalTensor* stack : first_stacks(checkpoint))
+    found.push_back(measure(checkpoint, *stack));
+  return found;
+}
+
+std::optional<formats::GateUpOrder> measure_gate_up(const formats::Checkpoint& checkpoint) {
+  using formats::GateUpOrder;
+  std::optional<GateUpOrder> found;
+  for (const LogicalTensor* stack : first_stacks(checkpoint)) {
+    if (!is_gate_up(*stack)) continue;
+    const bool is_rows = stack->stack == StackOrder::kOutputMajor;
+    std::vector<double> channels(stack->shape[is_rows ? 1 : 2]);
+    for (const Strengths& expert : first_strengths(checkpoint, *stack)) {
+      const std::vector<double>& side = is_rows ? expert.rows : expert.cols;
+      for (std::size_t i = 0; i < side.size(); ++i) channels[i] += side[i];
+    }
+    const double halves = apart(channels, [&](std::size_t i) { return i < channels.size() / 2; });
+    const double in_turn = apart(channels, [](std::size_t i) { return i % 2 == 0; });
+    const bool is_told =
+        std::max(halves, in_turn) >= kSureDeviations && std::min(halves, in_turn) < kDeviations;
+    if (!is_told) continue;
+    const GateUpOrder order = halves > in_turn ? GateUpOrder::kHalves : GateUpOrder::kInterleaved;
+    if (found && *found != order) return std::nullopt;
+    found = order;
   }
   return found;
 }

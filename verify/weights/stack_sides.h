@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,13 @@ struct StackSides {
 
 /// The first stack of each kind, of at most 16 of its experts. Reads and decodes these.
 std::vector<StackSides> measure_stacks(const formats::Checkpoint& checkpoint);
+
+/// How outputs of gate and up follow one another in stacks of both, by the strengths of their
+/// channels: those of gates and those of ups have each a mean of their own, so halves that differ
+/// are a half of each, and even and odd channels that differ are in turn. Nullopt where values do
+/// not tell, or stacks contradict one another. Reads and decodes up to 16 experts of the first
+/// stack of each kind.
+std::optional<formats::GateUpOrder> measure_gate_up(const formats::Checkpoint& checkpoint);
 
 /// The words that a message puts behind the tensor's name.
 std::string stack_text(const StackSides& sides);

@@ -16,7 +16,9 @@
 #include "formats/family/family_check.h"
 #include "formats/family/family_yaml.h"
 #include "formats/family/proposal/config_widths.h"
+#include "formats/family/proposal/family_proof.h"
 #include "formats/family/proposal/named_layers.h"
+#include "formats/family/proposal/neighbours.h"
 #include "formats/family/proposal/row_layers.h"
 #include "formats/family/rule_scope.h"
 #include "formats/family/usual_spellings.h"
@@ -28,32 +30,74 @@ namespace {
 // A hundredth of the bytes.
 constexpr std::uint64_t kNotablePart = 100;
 
+/// A row before it is written.
+struct Judged {
+  UsualSpelling spelling;
+  UsualRow usual;
+  const NeighbourRow* neighbour = nullptr;  // the row that it takes
+  StackOrder order = StackOrder::kNone;
+  GateUpOrder gate_up = GateUpOrder::kHalves;
+  bool stacks = false;
+  bool is_stored_turned = false;  // coded with sides in another order than its row says
+  bool is_of_stack = false;       // biases of a stack
+  bool is_turned = false;         // inputs before outputs
+  bool is_odd_joint = false;      // name says several matrices, the shape says one
+  std::string reason;
+};
+
 /// Names that differ only in numbers.
 struct Kind {
-  ShapesByLayer layers;  // shape of such a tensor in each layer
+  ShapesByLayer layers;                                  // shape of such a tensor in each layer
+  std::map<std::uint32_t, const UnknownWeight*> firsts;  // a weight of each layer
   const UnknownWeight* first = nullptr;
+  std::vector<NeighbourRow> neighbours;
+  Judged judged;
   bool is_quantized = false;
   bool has_one_shape = true;
   bool is_of_tower = false;
   std::uint64_t n_bytes = 0;
 };
 
+/// The most neighbours that a reason names.
+constexpr std::size_t kNamedNeighbours = 2;
+constexpr std::string_view kLikeMark = "like:";
+
 class Proposal {
  public:
-  Proposal(const ModelConfig& config, std::span<const UnknownWeight> weights)
-      : config_(config), widths_(config), named_(config, names_of(weights)) {
+  Proposal(const ModelConfig& config, std::span<const UnknownWeight> weights,
+           const FamilyEvidence& evidence)
+      : config_(config),
+        evidence_(evidence),
+        widths_(config),
+        named_(config, names_of(weights)),
+        neighbours_(config, evidence.without) {
     // Main layers first: those for multi-token prediction may have their names.
+    std::map<std::string, Kind> kinds;
     for (const bool is_mtp : {false, true}) {
-      for (const UnknownWeight& weight : weights) take(weight, is_mtp);
+      for (const UnknownWeight& weight : weights) take(weight, is_mtp, kinds);
     }
+    for (auto& [pattern, kind] : kinds) split_by_shape(pattern, std::move(kind));
+    for (auto& [pattern, kind] : kinds_) ask_neighbours(pattern, kind);
     has_keys_ = std::ranges::any_of(kinds_, [](const auto& entry) {
       return !entry.second.is_of_tower && usual_spelling(entry.first).role == Role::kKProj;
     });
+    // Biases follow from their weights.
+    for (const bool are_biases : {false, true}) {
+      for (auto& [pattern, kind] : kinds_) {
+        if (!kind.is_of_tower && is_bias(pattern) == are_biases) judge(pattern, kind);
+      }
+    }
   }
 
   std::string text() {
     std::string rows;
     for (const auto& [pattern, kind] : kinds_) rows += row(pattern, kind);
+    for (const auto& [key, value] : evidence_.answers) {
+      if (!asked_.contains(key) && key != kUnknownQuestion) {
+        throw Error(ErrorCode::kInvalidArgument, "--answer {}: nothing asks for this{}", key,
+                    questions_.empty() ? "" : fmt::format(" (open: {})", questions_[0].key));
+      }
+    }
     std::string type =
         config_.text.model_type.empty() ? config_.model_type : config_.text.model_type;
     if (type.empty()) type = "unknown";
@@ -64,10 +108,10 @@ class Proposal {
     }
     if (name.size() > 64) name.resize(64);
     std::string head = fmt::format(
-        "# Proposed by ingot from names, shapes and config.json. Look at every row before anything "
-        "is\n"
-        "# quantized; lines that end with `# guessed` first. docs/families.md says what rows "
-        "have.\n"
+        "# Made by ingot from names, shapes, config.json and families like this one; a line ends "
+        "with\n"
+        "# its reason. A row whose reason begins with `guessed` needs a look before anything is\n"
+        "# quantized. docs/families.md says what rows have.\n"
         "family: {}\n",
         name);
     const bool is_plain = std::ranges::all_of(type, [](char c) {
@@ -80,13 +124,30 @@ class Proposal {
     return head + "tensors:\n" + rows;
   }
 
-  /// other_share() of the weights.
+  std::vector<FamilyQuestion> questions() && { return std::move(questions_); }
+
+  bool has_stacks() const {
+    return std::ranges::any_of(kinds_,
+                               [](const auto& entry) { return entry.second.judged.stacks; });
+  }
+
+  /// Families with rows for most kinds of tensors, the one with most of them first.
+  std::vector<const Family*> nearest() const {
+    std::vector<const Family*> families;
+    for (const auto& [family, n] : likeness_) families.push_back(family);
+    std::ranges::sort(families, std::greater(), [&](const Family* family) {
+      return std::pair(likeness_.at(family), family->name);
+    });
+    return families;
+  }
+
+  /// The share of the bytes of rows that only copy, where it is notable; else empty.
   std::string other_share() const {
     std::uint64_t all = 0, of_others = 0;
     const std::pair<const std::string, Kind>* largest = nullptr;
     for (const auto& entry : kinds_) {
       all += entry.second.n_bytes;
-      const bool is_other = is_only_copied(entry.first, entry.second);
+      const bool is_other = is_only_copied(entry.second);
       if (is_other) of_others += entry.second.n_bytes;
       if (is_other && (largest == nullptr || entry.second.n_bytes > largest->second.n_bytes))
         largest = &entry;
@@ -104,7 +165,7 @@ class Proposal {
     return names;
   }
 
-  void take(const UnknownWeight& weight, bool want_mtp) {
+  void take(const UnknownWeight& weight, bool want_mtp, std::map<std::string, Kind>& kinds) {
     auto name = named_.words_of(weight.name);
     if (!name || name->is_mtp != want_mtp) return;
     std::vector<std::string>& words = name->words;
@@ -125,13 +186,69 @@ class Proposal {
     }
     std::string pattern = fmt::format("{}", fmt::join(words, "."));
     if (want_mtp && !name->is_numbered) of_mtp_.insert(pattern);
-    Kind& kind = kinds_[pattern];
+    Kind& kind = kinds[pattern];
     if (kind.first == nullptr) kind.first = &weight;
     kind.is_of_tower = is_of_tower;
     kind.has_one_shape &= *kind.first->shape == *weight.shape;
     kind.is_quantized |= weight.is_quantized;
     kind.n_bytes += weight.n_bytes;
-    if (layer) kind.layers.emplace(*layer, weight.shape);
+    if (layer) {
+      kind.layers.emplace(*layer, weight.shape);
+      kind.firsts.emplace(*layer, &weight);
+    }
+  }
+
+  /// Layers of several kinds may have tensors of one name and several shapes: a kind of tensors for
+  /// each shape, where the config says in which layers it is and no one expression has them all.
+  void split_by_shape(const std::string& pattern, Kind kind) {
+    std::map<Shape, Kind> parts;
+    std::string unused;
+    const bool is_by_layer =
+        !kind.has_one_shape && !kind.is_of_tower && !kind.layers.empty() &&
+        !has_mark(pattern, kExpertMark) &&
+        shape_by_layer(kind, usual_row(usual_spelling(pattern)), unused).empty();
+    if (is_by_layer) {
+      for (const auto& [layer, shape] : kind.layers) {
+        Kind& part = parts[*shape];
+        part.first = kind.firsts.at(layer);
+        part.is_quantized |= part.first->is_quantized;
+        part.n_bytes += part.first->n_bytes;
+        part.layers.emplace(layer, shape);
+      }
+    }
+    const bool is_told = std::ranges::none_of(parts, [&](const auto& part) {
+      return row_layers(layers_in(part.second), config_).is_optional;
+    });
+    if (parts.empty() || !is_told) {
+      kinds_.emplace(pattern, std::move(kind));
+      return;
+    }
+    for (auto& [shape, part] : parts) kinds_.emplace(pattern, std::move(part));
+  }
+
+  static std::set<std::uint32_t> layers_in(const Kind& kind) {
+    std::set<std::uint32_t> layers;
+    for (const auto& [layer, shape] : kind.layers) layers.insert(layer);
+    return layers;
+  }
+
+  void ask_neighbours(const std::string& pattern, Kind& kind) {
+    if (kind.is_of_tower) return;
+    kind.neighbours = neighbours_.rows_of({pattern, kind.layers, *kind.first->shape});
+    // A norm over all heads is no other one where there is one head.
+    const Shape& shape = *kind.first->shape;
+    if (shape.size() == 1 && widths_.is_one_of(shape[0], "head_dim")) {
+      std::erase_if(kind.neighbours, [](const NeighbourRow& row) {
+        return is_norm(row.rule->role) && row.rule->cut != Cut::kReplicated;
+      });
+    }
+    // Nothing here tells the order of matrices that are rows of one.
+    if (!is_stack(pattern, kind)) {
+      std::erase_if(kind.neighbours,
+                    [](const NeighbourRow& row) { return row.rule->stack != StackOrder::kNone; });
+    }
+    if (!kind.has_one_shape && kind.layers.empty()) return;
+    for (const NeighbourRow& row : kind.neighbours) likeness_[row.family] += row.fits ? 1 : 0;
   }
 
   // `mtp.layers.0.` represents the prefix of main layers where that ends with the same word.
@@ -261,23 +378,24 @@ class Proposal {
   }
 
   std::string shape_of(const Kind& kind, const UsualRow& usual, StackOrder order,
-                       std::string& traits, std::string& guesses) const {
+                       std::string& guesses) const {
     const Shape& shape = *kind.first->shape;
     if (!kind.has_one_shape) {
       if (std::string own = shape_by_layer(kind, usual, guesses); !own.empty()) return own;
       guesses += "; its shape differs from layer to layer, and none is checked";
       return ", shape: any";
     }
-    if (shape.empty() || shape.size() > kMaxRuleDimensions) return ", shape: any";
+    if (shape.empty()) return ", shape: []";
+    if (shape.size() > kMaxRuleDimensions) return ", shape: any";
     std::vector<std::string> sides;
     if (order != StackOrder::kNone && shape.size() == 3) {
       if (told_by_shape(kind, usual) == StackOrder::kNone)
         guesses += "; its order is that of its neighbours";
-      const bool is_turned = order == StackOrder::kInputMajor;
-      traits += is_turned ? ", stack: input-major" : ", stack: output-major";
+      const bool is_turned = order == StackOrder::kInputMajor && !kind.judged.is_stored_turned;
       sides = {widths_.side(shape[0], "n_routed_experts", guesses),
                widths_.side(shape[1], is_turned ? usual.in : usual.out, guesses),
                widths_.side(shape[2], is_turned ? usual.out : usual.in, guesses)};
+      if (kind.judged.is_stored_turned) std::swap(sides[1], sides[2]);
     } else {
       for (std::size_t i = 0; i < shape.size(); ++i)
         sides.push_back(widths_.side(shape[i], i == 0 ? usual.out : usual.in, guesses));
@@ -290,9 +408,11 @@ class Proposal {
                         std::string& guesses) const {
     if (of_mtp_.contains(pattern)) return ", layers: mtp";
     if (kind.layers.empty() || has_mark(pattern, kMtpMark)) return {};
-    std::set<std::uint32_t> layers;
-    for (const auto& [layer, shape] : kind.layers) layers.insert(layer);
-    RowLayers found = row_layers(layers, config_);
+    RowLayers found = row_layers(layers_in(kind), config_);
+    if (found.is_optional && kind.judged.neighbour != nullptr) {
+      std::string own = neighbours_.layers_of(*kind.judged.neighbour, kind.layers);
+      if (!own.empty()) return own;
+    }
     if (!found.guess.empty()) guesses += "; " + found.guess;
     if (found.is_optional) present = "optional";
     return found.text;
@@ -316,9 +436,14 @@ class Proposal {
       const std::string sides = fmt::format(
           "{}, {}", widths_.side(shape[is_turned ? 2 : 1] / singles.size(), usual.out, guesses),
           widths_.side(shape[is_turned ? 1 : 2], usual.in, guesses));
-      rows += fmt::format("- {{name: \"{}\", role: {}{}, shape: [{}]{}}}{}\n", name,
-                          role_name(single.role), layers, sides, dtype,
-                          guesses.empty() ? "" : "  # guessed: " + guesses.substr(2));
+      rows += fmt::format(
+          "- {{name: \"{}\", role: {}{}, shape: [{}]{}}}  # one expert of the stack{}\n", name,
+          role_name(single.role), layers, sides, dtype, guesses);
+      if (!kinds_.contains(std::string(stem).append("_bias"))) continue;
+      rows += fmt::format(
+          "- {{name: \"{}.bias\", role: {}-bias{}, shape: [{}]{}{}}}  # one expert of the stack\n",
+          stem_of(name), role_name(single.role), layers, sides.substr(0, sides.find(", ")),
+          usual.cut == Cut::kColumn ? ", cut: column" : "", dtype);
     }
     return rows;
   }
@@ -332,54 +457,341 @@ class Proposal {
   static std::string_view reason_of_copy(const std::string& pattern, std::size_t n_sides,
                                          bool is_odd_joint) {
     if (is_odd_joint)
-      return "; called as several matrices in one, whose widths it does not have, so it is only "
+      return "called as several matrices in one, whose widths it does not have, so it is only "
              "copied";
     if (n_sides == 2 && is_called_stack(pattern))
-      return "; the experts of a layer in one matrix, so it is only copied";
-    return "; no usual name, so it is only copied";
+      return "the experts of a layer in one matrix, so it is only copied";
+    return "no usual name, so it is only copied";
   }
 
-  /// A row before it is written.
-  struct Judged {
-    UsualSpelling spelling;
-    StackOrder order = StackOrder::kNone;
-    bool stacks = false;
-    bool is_turned = false;     // inputs before outputs
-    bool is_odd_joint = false;  // name says several matrices, the shape says one
-    UsualRow usual;
-  };
-  Judged judge(const std::string& pattern, const Kind& kind) const {
+  /// The row that the nearest family with this shape has for these names.
+  const NeighbourRow* nearest_row(const Kind& kind) const {
+    const NeighbourRow* best = nullptr;
+    for (const NeighbourRow& row : kind.neighbours) {
+      if (row.fits && (best == nullptr || nearness(row) > nearness(*best))) best = &row;
+    }
+    return best;
+  }
+
+  /// How many kinds of tensors rows of its family fit; more than that for the preferred family.
+  std::pair<bool, std::size_t> nearness(const NeighbourRow& row) const {
+    return {row.family->name == evidence_.preferred, likeness_.at(row.family)};
+  }
+
+  /// A family with so few rows that fit has no say against the nearest one.
+  bool is_far(const NeighbourRow& row, const NeighbourRow& nearest) const {
+    return 3 * likeness_.at(row.family) < 2 * likeness_.at(nearest.family);
+  }
+
+  /// Asks, or takes the answer.
+  std::optional<std::string> ask(FamilyQuestion question) {
+    const auto answer = evidence_.answers.find(question.key);
+    if (answer != evidence_.answers.end()) {
+      asked_.insert(question.key);
+      return answer->second;
+    }
+    if (asked_.insert(question.key).second) questions_.push_back(std::move(question));
+    return std::nullopt;
+  }
+
+  static std::string reason_of(const Kind& kind, const NeighbourRow& row) {
+    std::vector<std::string_view> names = {row.family->name};
+    for (const NeighbourRow& other : kind.neighbours) {
+      if (other.fits && other.family != row.family) names.push_back(other.family->name);
+    }
+    const std::size_t n_named = std::min(names.size(), kNamedNeighbours);
+    std::string text = fmt::format(
+        "as in {}",
+        fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(n_named), ", "));
+    if (names.size() > n_named) text += fmt::format(" and {} more", names.size() - n_named);
+    return text;
+  }
+
+  /// Judges what names, shapes and neighbours say; asks where they say nothing, or contradict one
+  /// another.
+  void judge(const std::string& pattern, Kind& kind) {
     const std::size_t n_sides = kind.first->shape->size();
+    Judged& judged = kind.judged;
     UsualSpelling spelling = usual_spelling(pattern, n_sides);
     UsualRow usual = usual_row(spelling);
-    const bool stacks = is_stack(pattern, kind);
+    judged.stacks = is_stack(pattern, kind);
     // Several matrices in one tensor, of a kind that has none, or one where there are several.
-    const bool is_stack_of_others = usual.is_linear && !stacks && n_sides > 2;
-    const bool is_odd_joint = spelling.is_joint && !is_joined(kind, usual);
-    if (is_stack_of_others || is_odd_joint || (is_expert_stack(spelling.role) && !stacks)) {
+    const bool is_stack_of_others = usual.is_linear && !judged.stacks && n_sides > 2;
+    judged.is_odd_joint = spelling.is_joint && !is_joined(kind, usual);
+    const bool is_no_matrix = !usual.in.empty() && n_sides < 2;
+    if (is_stack_of_others || judged.is_odd_joint || is_no_matrix ||
+        (is_expert_stack(spelling.role) && !judged.stacks)) {
       spelling = {};
       usual = {};
     }
-    const TensorRule* known = spelling.is_known || stacks ? nullptr : row_of_tables(pattern);
-    if (known != nullptr && !is_odd_joint && (n_sides == 2 || !known->fp8_by_default)) {
-      spelling = {.role = known->role, .is_known = true};
-      usual.is_linear = known->fp8_by_default;
+    judged.spelling = spelling;
+    judged.usual = usual;
+    if (judged.stacks) {
+      judge_stack(pattern, kind);
+    } else {
+      judge_matrix(pattern, kind);
     }
-    const StackOrder order = stacks ? order_of_stack(pattern) : StackOrder::kNone;
-    const bool is_turned =
-        usual.is_linear && !stacks && told_by_shape(kind, usual) == StackOrder::kInputMajor;
-    return {.spelling = spelling,
-            .order = order,
-            .stacks = stacks,
-            .is_turned = is_turned,
-            .is_odd_joint = is_odd_joint,
-            .usual = usual};
   }
 
-  bool is_only_copied(const std::string& pattern, const Kind& kind) const {
+  void judge_stack(const std::string& pattern, Kind& kind) {
+    Judged& judged = kind.judged;
+    judged.neighbour = nearest_row(kind);
+    judged.order = order_of_stack(pattern);
+    judged.reason = "by its name and shape";
+    const auto [rows, cols] = kind.first->block;
+    const bool is_coded = kind.is_quantized && rows == 1 && cols > 1;
+    // Values may tell what shapes do not; where they contradict shapes, nothing is told.
+    if (evidence_.order && !is_coded) {
+      const bool is_told = judged.order == StackOrder::kNone || judged.order == *evidence_.order;
+      judged.order = is_told ? *evidence_.order : StackOrder::kNone;
+    }
+    if (judged.order == StackOrder::kNone) {
+      const auto answer =
+          ask({.key = std::string(kStackQuestion),
+               .text = "in which order do stacks of experts have the sides of their "
+                       "matrices? Shapes and values do not tell",
+               .values = {"output-major", "input-major"}});
+      if (answer)
+        judged.order =
+            *answer == "output-major" ? StackOrder::kOutputMajor : StackOrder::kInputMajor;
+      if (answer) judged.reason = "as answered";
+    }
+    // Coded along inputs they are stored in one way, whichever way plain ones are.
+    if (is_coded) {
+      std::optional<std::string> answer;
+      if (evidence_.order)
+        answer = *evidence_.order == StackOrder::kInputMajor ? "input-major" : "output-major";
+      if (!answer)
+        answer = ask({.key = std::string(kStackQuestion),
+                      .text = "in which order does this model have the sides of plain stacks "
+                              "of experts? Quantized ones do not tell",
+                      .values = {"output-major", "input-major"}});
+      judged.is_stored_turned = answer == "input-major";
+      if (judged.is_stored_turned) judged.order = StackOrder::kInputMajor;
+    }
+    if (judged.neighbour != nullptr && judged.neighbour->rule->stack != judged.order)
+      judged.neighbour = nullptr;
+    if (judged.neighbour != nullptr) judged.reason = reason_of(kind, *judged.neighbour);
+    if (judged.spelling.role == Role::kExpertsGateUp) judge_halves(judged);
+  }
+
+  void judge_halves(Judged& judged) {
+    std::optional<GateUpOrder> order = evidence_.gate_up;
+    if (order) {
+      judged.reason += fmt::format("; gates and ups {}", evidence_.gate_up_reason);
+    } else {
+      const auto answer =
+          ask({.key = std::string(kGateUpQuestion),
+               .text = "how do outputs of gate and up follow one another in stacks of "
+                       "experts? Values do not tell",
+               .values = {"halves", "interleaved"}});
+      if (answer) order = *answer == "halves" ? GateUpOrder::kHalves : GateUpOrder::kInterleaved;
+      judged.reason += answer ? "; gates and ups as answered" : "; guessed: gates before ups";
+    }
+    judged.gate_up = order.value_or(GateUpOrder::kHalves);
+  }
+
+  static bool is_bias(std::string_view pattern) {
+    return pattern.ends_with(".bias") || pattern.ends_with("_bias");
+  }
+
+  /// Judges a bias by the matrix, or the stack, that it is of: true where one is there whose
+  /// outputs it has.
+  bool judge_bias(const std::string& pattern, Kind& kind) {
+    if (!is_bias(pattern) || !kind.has_one_shape) return false;
+    constexpr std::size_t kEnd = std::string_view(".bias").size();
+    const std::string stem = pattern.substr(0, pattern.size() - kEnd);
+    const bool is_of_stack = pattern.ends_with("_bias");
+    const auto weight = kinds_.find(is_of_stack ? stem : stem + ".weight");
+    if (weight == kinds_.end() || !weight->second.has_one_shape) return false;
+    const Judged& of = weight->second.judged;
+    const Shape &sides = *weight->second.first->shape, &lengths = *kind.first->shape;
+    Judged& judged = kind.judged;
+    if (is_of_stack) {
+      const auto role = find_role(fmt::format("{}-bias", role_name(of.spelling.role)));
+      const bool is_turned = of.order == StackOrder::kInputMajor && !of.is_stored_turned;
+      const std::size_t out = is_turned ? 2 : 1;
+      if (!of.stacks || !role || lengths != Shape{sides[0], sides.at(out)}) return false;
+      judged.spelling = {.role = *role, .is_known = true};
+      judged.is_of_stack = true;
+      judged.gate_up = of.gate_up;
+      judged.usual = {};
+      if (of.spelling.role == Role::kExpertsGateUp) judged.usual.cut = Cut::kColumn;
+    } else {
+      const TensorRule* row = of.neighbour == nullptr ? nullptr : of.neighbour->rule;
+      const bool is_linear = row == nullptr ? of.usual.is_linear : row->fp8_by_default;
+      const bool has_parts = row != nullptr && (!row->sections.empty() || row->heads != nullptr);
+      if (!is_linear || has_parts || of.is_turned || lengths != Shape{sides[0]}) return false;
+      const Cut cut = row == nullptr ? of.usual.cut : row->cut;
+      judged.usual = {.cut = cut == Cut::kColumn ? cut : Cut::kReplicated};
+    }
+    judged.reason = "a bias, cut as the outputs that it is of";
+    return true;
+  }
+
+  void judge_matrix(const std::string& pattern, Kind& kind) {
+    Judged& judged = kind.judged;
+    const std::size_t n_sides = kind.first->shape->size();
+    if (const NeighbourRow* row = nearest_row(kind)) {
+      judged.neighbour = row;
+      judged.reason = reason_of(kind, *row);
+      // Recurrent modules differ in the matrices that are quantized.
+      if (row->rule->fp8_by_default && is_of_new_recurrence(pattern, kind, row->rule->role)) {
+        take_answer(pattern, kind, "it is of a recurrent module that no family has",
+                    {std::string(role_name(Role::kOther)), like(*row)});
+        return;
+      }
+      const auto contrary = std::ranges::find_if(kind.neighbours, [&](const NeighbourRow& other) {
+        return other.fits && !are_alike(*row->rule, *other.rule) && !is_far(other, *row);
+      });
+      if (contrary == kind.neighbours.end()) return;
+      take_answer(
+          pattern, kind,
+          fmt::format("{} and {} treat it differently", row->family->name, contrary->family->name),
+          {like(*row), like(*contrary)});
+      return;
+    }
+    if (judge_bias(pattern, kind)) return;
+    judged.reason = "by its name";
+    const bool is_single =
+        std::ranges::all_of(*kind.first->shape, [](std::uint64_t n) { return n == 1; });
+    const bool is_turned =
+        judged.usual.is_linear && told_by_shape(kind, judged.usual) == StackOrder::kInputMajor;
+    judged.is_turned = is_turned;
+    if (judged.spelling.is_known && !judged.spelling.is_joint) {
+      std::string unused;
+      const bool is_as_usual = !judged.usual.is_linear || judged.is_turned ||
+                               are_both_usual(kind, judged.usual) ||
+                               !shape_by_layer(kind, judged.usual, unused).empty();
+      if (is_as_usual || judged.usual.cut == Cut::kReplicated) return;
+      // Nothing says how many heads, or which parts, a cut would keep whole.
+      judged.usual.cut = Cut::kReplicated;
+      judged.reason = "by its name; its widths are not the usual ones, so ranks share it";
+      return;
+    }
+    if (judged.spelling.is_joint) {
+      judged.reason = "by its name; several matrices in one, so ranks share it";
+      return;
+    }
+    judged.reason = reason_of_copy(pattern, n_sides, judged.is_odd_joint);
+    if (is_single) return;
+    if (n_sides < 2 && is_whole_on_ranks(pattern, kind)) {
+      judged.reason = "a vector over the hidden state, or the experts, which ranks have whole";
+      return;
+    }
+    std::vector<std::string> values = {std::string(role_name(Role::kOther))};
+    if (n_sides == 1 && usual_place_is_attention(pattern) &&
+        widths_.is_one_of(kind.first->shape->front(), "num_attention_heads"))
+      values.emplace_back(role_name(Role::kAttentionSinks));
+    if (!judged.is_odd_joint) {
+      for (const NeighbourRow& row : kind.neighbours) {
+        std::string role(role_name(row.rule->role));
+        if (std::ranges::find(values, role) == values.end()) values.push_back(std::move(role));
+      }
+    }
+    // One role in all families, whose widths are others.
+    if (values.size() == 2 && n_sides == 2) {
+      judged.spelling = {.role = *find_role(values[1]), .is_known = true};
+      judged.usual = usual_row(judged.spelling.role);
+      judged.usual.is_linear = kind.neighbours[0].rule->fp8_by_default;
+    }
+    take_answer(pattern, kind, "no family has such a tensor of this shape", values);
+  }
+
+  /// True if both sides have widths of the role, also if each has those of the other too.
+  bool are_both_usual(const Kind& kind, const UsualRow& usual) const {
+    const Shape& shape = *kind.first->shape;
+    return kind.has_one_shape && shape.size() == 2 && widths_.is_one_of(shape[0], usual.out) &&
+           widths_.is_one_of(shape[1], usual.in);
+  }
+
+  static bool is_of_recurrence(Role role) {
+    return role == Role::kLinearAttentionIn || role == Role::kLinearAttentionOut ||
+           role == Role::kLinearAttentionState;
+  }
+
+  /// True for a matrix of a module that has the decays of a recurrence in the same layers, where
+  /// families have them in another form, or no such matrix of a recurrence.
+  bool is_of_new_recurrence(const std::string& pattern, const Kind& kind, Role role) const {
+    const auto [begin, end] =
+        kinds_.equal_range(std::string(module_of(stem_of(pattern))).append("A_log"));
+    return std::ranges::any_of(std::ranges::subrange(begin, end), [&](const auto& entry) {
+      const bool is_here = std::ranges::any_of(kind.layers, [&](const auto& layer) {
+        return entry.second.layers.contains(layer.first);
+      });
+      return is_here && (!is_of_recurrence(role) || nearest_row(entry.second) == nullptr);
+    });
+  }
+
+  static std::string like(const NeighbourRow& row) {
+    return fmt::format("{}{}", kLikeMark, row.family->name);
+  }
+
+  /// The answer to which row a kind of tensors has, where there is one.
+  void take_answer(const std::string& pattern, Kind& kind, std::string_view reason,
+                   std::vector<std::string> values) {
+    Judged& judged = kind.judged;
+    std::optional<std::string> answer;
+    if (evidence_.answers.contains(kUnknownQuestion) && !evidence_.answers.contains(pattern)) {
+      answer = evidence_.answers.find(kUnknownQuestion)->second;
+    } else {
+      answer = ask(
+          {.key = pattern,
+           .text = fmt::format("which role has it, {}? {}", shape_text(*kind.first->shape), reason),
+           .values = std::move(values)});
+    }
+    judged.reason = fmt::format("guessed: {}", judged.reason);
+    if (!answer) return;
+    judged.reason = "as answered";
+    if (answer->starts_with(kLikeMark)) {
+      const std::string_view name = std::string_view(*answer).substr(kLikeMark.size());
+      const auto row = std::ranges::find_if(kind.neighbours, [&](const NeighbourRow& one) {
+        return one.fits && one.family->name == name;
+      });
+      if (row == kind.neighbours.end()) {
+        throw Error(ErrorCode::kInvalidArgument, "--answer {}: {} has no row of this shape for it",
+                    pattern, name);
+      }
+      judged.neighbour = &*row;
+      return;
+    }
+    const std::optional<Role> role = find_role(*answer);
+    if (!role)
+      throw Error(ErrorCode::kInvalidArgument,
+                  "--answer {}: there is no role '{}' (ingot list roles)", pattern, *answer);
+    judged.neighbour = nullptr;
+    judged.spelling = {.role = *role, .is_known = true};
+    judged.usual = usual_row(*role);
+  }
+
+  /// True for norms, and outside of attention for vectors over what each rank has whole: the hidden
+  /// state, and the experts of a router.
+  bool is_whole_on_ranks(const std::string& pattern, const Kind& kind) const {
+    if (pattern.find("norm") != std::string::npos) return true;
+    if (usual_place_is_attention(pattern) || !kind.has_one_shape || kind.first->shape->size() != 1)
+      return false;
+    const std::uint64_t size = kind.first->shape->front();
+    const bool is_inner = widths_.is_one_of(
+        size, "intermediate_size, moe_intermediate_size, shared_intermediate_size");
+    const bool is_of_router =
+        pattern.find("gate.") != std::string::npos || pattern.find("router") != std::string::npos;
+    return !is_inner && (widths_.is_one_of(size, "hidden_size") ||
+                         (is_of_router && widths_.is_one_of(size, "n_routed_experts")));
+  }
+
+  static bool usual_place_is_attention(const std::string& pattern) {
+    return std::ranges::any_of(name_words(pattern), [](std::string_view word) {
+      return word == "attn" || word.ends_with("_attn") || word.ends_with("attention") ||
+             word == "mamba" || word == "mixer" || word == "conv";
+    });
+  }
+
+  static bool is_only_copied(const Kind& kind) {
     if (kind.is_of_tower) return false;
-    const Judged judged = judge(pattern, kind);
-    return judged.spelling.role == Role::kOther || judged.is_turned ||
+    const Judged& judged = kind.judged;
+    const Role role =
+        judged.neighbour != nullptr ? judged.neighbour->rule->role : judged.spelling.role;
+    return role == Role::kOther || judged.is_turned ||
            (judged.stacks && judged.order == StackOrder::kNone);
   }
 
@@ -390,40 +802,58 @@ class Proposal {
           "layers of its own, so it is only copied\n",
           pattern, role_name(Role::kOtherModality), kind.is_quantized ? ", quantized: true" : "");
     }
-    const Judged judged = judge(pattern, kind);
-    const auto& [spelling, order, stacks, is_turned, is_odd_joint, usually] = judged;
-    UsualRow usual = usually;
+    const Judged& judged = kind.judged;
+    const NeighbourRow* neighbour = judged.neighbour;
     const std::size_t n_sides = kind.first->shape->size();
-    std::string guesses, traits,
-        present = stacks                         ? "stacked"
-                  : spelling.role == Role::kHead ? "untied"
-                                                 : "";
-    if (!spelling.is_known) guesses += reason_of_copy(pattern, n_sides, is_odd_joint);
-    if (spelling.is_joint) guesses += "; several matrices in one, so ranks share it";
-    if (spelling.role == Role::kAttentionBias) {
-      std::string weight = pattern.substr(0, pattern.rfind('.')) + ".weight";
-      usual = usual_row(usual_spelling(weight));
-      if (usual.cut == Cut::kRow) usual.cut = Cut::kReplicated;
-      usual.is_linear = false;
+    std::string notes, traits, shape;
+    std::optional<std::string> own;
+    std::optional<FineRole> fine;
+    Role role = judged.spelling.role;
+    UsualRow usual = judged.usual;
+    if (neighbour != nullptr) {
+      own = neighbours_.traits_of(*neighbour, kind.layers);
+      if (!own) notes += "; its parts are given in no words of the config";
     }
-    const std::string shape = shape_of(kind, usual, order, traits, guesses);
-    const std::string layers = layers_of(pattern, kind, present, guesses);
-    if (spelling.role == Role::kHead || spelling.role == Role::kMtpHead)
-      traits += ", silence: head";
-    const UsualRow of_role = usual_row(spelling.role);
-    const bool is_quantized = kind.is_quantized || (usual.is_linear && n_sides >= 2);
-    if (is_quantized != of_role.is_linear) traits += fmt::format(", quantized: {}", is_quantized);
-    if (kind.is_quantized && !usual.is_linear) guesses += "; quantized in this checkpoint";
-    if (usual.cut != of_role.cut)
-      traits += fmt::format(", cut: {}", kCutWords[static_cast<std::size_t>(usual.cut)]);
+    if (own) {
+      const TensorRule& rule = *neighbour->rule;
+      role = rule.role;
+      fine = rule.fine;
+      usual = {.cut = rule.cut, .fuse = rule.fuse, .is_linear = rule.fp8_by_default};
+      traits = *own;
+      shape = neighbours_.shape_of(*neighbour, kind.layers);
+    }
+    std::string present = judged.stacks ? "stacked" : role == Role::kHead ? "untied" : "";
+    const bool is_of_stack =
+        judged.is_of_stack || (own && neighbour->rule->presence == Presence::kStacked);
+    if (is_of_stack) present = "stacked";
+    if (judged.stacks && judged.order != StackOrder::kNone) {
+      traits += fmt::format(
+          ", stack: {}", judged.order == StackOrder::kInputMajor ? "input-major" : "output-major");
+    }
+    if (judged.gate_up == GateUpOrder::kInterleaved || is_interleaved_bias(kind))
+      traits += ", gate_up: interleaved";
+    if (shape.empty()) shape = shape_of(kind, usual, judged.order, notes);
+    const std::string layers = layers_of(pattern, kind, present, notes);
+    if (!own && (role == Role::kHead || role == Role::kMtpHead)) traits += ", silence: head";
+    const UsualRow of_role = fine ? UsualRow{} : usual_row(role);
+    if (!own) {
+      const bool is_quantized = kind.is_quantized || (usual.is_linear && n_sides >= 2);
+      if (is_quantized != of_role.is_linear) traits += fmt::format(", quantized: {}", is_quantized);
+      if (kind.is_quantized && !usual.is_linear) notes += "; quantized in this checkpoint";
+      if (usual.cut != of_role.cut)
+        traits += fmt::format(", cut: {}", kCutWords[static_cast<std::size_t>(usual.cut)]);
+      if (usual.cut != Cut::kReplicated) traits += widths_.heads_of(shape);
+    }
     // Only queries are here where keys and values come from a low rank.
-    const bool is_fused = usual.fuse == Fuse::kQkv      ? has_keys_
-                          : usual.fuse == Fuse::kGateUp ? has_gate_and_up(pattern, spelling.role)
-                                                        : true;
-    const Fuse fuse = is_fused ? usual.fuse : Fuse::kNone;
+    const Fuse usually = usual_row(role).fuse;
+    const Fuse wanted =
+        usual.fuse == Fuse::kNone && usually == Fuse::kGateUp ? usually : usual.fuse;
+    const bool is_fused = wanted == Fuse::kQkv      ? has_keys_
+                          : wanted == Fuse::kGateUp ? has_gate_and_up(pattern, role)
+                                                    : true;
+    const Fuse fuse = is_fused ? wanted : Fuse::kNone;
     if (fuse != of_role.fuse)
       traits += fmt::format(", fuse: {}", kFuseWords[static_cast<std::size_t>(fuse)]);
-    if (usual.cut != Cut::kReplicated) traits += widths_.heads_of(shape);
     if (!present.empty()) traits += fmt::format(", present: {}", present);
     std::string dtype;
     if (!kind.is_quantized && kind.first->dtype != DType::kBf16)
@@ -431,27 +861,39 @@ class Proposal {
     traits += dtype;
     // A wrong orientation would quantize along the wrong side: the user is asked.
     std::string question;
-    if (is_turned)
+    if (judged.is_turned)
       question =
           "its shape says that inputs come before outputs; put its role as `other`, to copy it";
-    if (stacks && order == StackOrder::kNone && n_sides == 3)
+    if (judged.stacks && judged.order == StackOrder::kNone && n_sides == 3)
       question =
           "shapes do not tell the order of the stack; add `stack: output-major` for [experts, "
           "outputs, inputs], or `stack: input-major`";
-    const std::string text = fmt::format(
-        "- {{name: \"{}\", role: {}{}{}{}}}{}\n", pattern, role_name(spelling.role), layers, shape,
-        traits, guesses.empty() ? "" : "  # guessed: " + guesses.substr(2));
+    const std::string text = fmt::format("- {{name: \"{}\", role: {}{}{}{}}}  # {}{}\n", pattern,
+                                         fine ? fine_role_name(*fine) : role_name(role), layers,
+                                         shape, traits, judged.reason, notes);
     if (!question.empty()) return fmt::format("# left out: {}\n# {}", question, text);
-    const bool has_singles = order != StackOrder::kNone && kind.has_one_shape;
-    return has_singles ? text + single_rows(pattern, order, *kind.first->shape, layers, dtype)
+    const bool has_singles = judged.order != StackOrder::kNone && kind.has_one_shape;
+    const StackOrder stored = judged.is_stored_turned ? StackOrder::kOutputMajor : judged.order;
+    return has_singles ? text + single_rows(pattern, stored, *kind.first->shape, layers, dtype)
                        : text;
   }
 
+  /// True for biases of a stack whose gates and ups are interleaved.
+  bool is_interleaved_bias(const Kind& kind) const {
+    return kind.judged.neighbour != nullptr && !kind.judged.stacks &&
+           kind.judged.neighbour->rule->gate_up == GateUpOrder::kInterleaved;
+  }
+
   const ModelConfig& config_;
+  const FamilyEvidence& evidence_;
   ConfigWidths widths_;
   NamedLayers named_;
+  Neighbours neighbours_;
   bool has_keys_ = false;
-  std::map<std::string, Kind> kinds_;
+  std::multimap<std::string, Kind> kinds_;
+  std::map<const Family*, std::size_t> likeness_;  // kinds of tensors that rows of a family fit
+  std::vector<FamilyQuestion> questions_;
+  std::set<std::string> asked_;
   std::set<std::string> of_mtp_;
   std::string mtp_layers_;
 };
@@ -473,23 +915,26 @@ bool leave_out_refused(std::string& yaml, std::string_view refusal) {
 
 }  // namespace
 
-std::string other_share(std::span<const UnknownWeight> weights, const ModelConfig& config) {
-  return Proposal(config, weights).other_share();
-}
-
-std::string propose_family(const ModelConfig& config, std::span<const UnknownWeight> weights) {
+LearnedFamily learn_family(const ModelConfig& config, std::span<const UnknownWeight> weights,
+                           const FamilyEvidence& evidence) {
   constexpr int kMostLeftOut = 256;
-  std::string yaml = Proposal(config, weights).text();
+  Proposal proposal(config, weights, evidence);
+  LearnedFamily learned{
+      .yaml = proposal.text(), .share = proposal.other_share(), .nearest = proposal.nearest()};
   // Names of one checkpoint may contradict each other in the meaning of their numbers.
   for (int i = 0; i < kMostLeftOut; ++i) {
     try {
-      static_cast<void>(parse_family(yaml, {}));
+      static_cast<void>(parse_family(learned.yaml, {}));
       break;
     } catch (const Error& error) {
-      if (!leave_out_refused(yaml, error.message())) break;
+      if (!leave_out_refused(learned.yaml, error.message())) break;
     }
   }
-  return yaml;
+  learned.n_answers = evidence.answers.size();
+  learned.has_stacks = proposal.has_stacks();
+  learned.questions = std::move(proposal).questions();
+  learned.faults = faults_of(learned.yaml, config, weights);
+  return learned;
 }
 
 }  // namespace ingot::formats

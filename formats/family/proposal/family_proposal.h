@@ -2,12 +2,16 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "formats/config/model_config.h"
 #include "formats/container/tensor.h"
+#include "formats/family/family.h"
 
 namespace ingot::formats {
 
@@ -21,16 +25,50 @@ struct UnknownWeight {
   std::uint64_t n_bytes = 0;                    ///< bytes as stored, with all parts
 };
 
-/// The rows of a proposal that only copy, where the largest tensors are among them: a line that
-/// says which, and their share of the bytes; else empty.
-std::string other_share(std::span<const UnknownWeight> weights, const ModelConfig& config);
+/// Facts about a model in addition to names, shapes and config.
+struct FamilyEvidence {
+  std::map<std::string, std::string, std::less<>> answers = {};  ///< answers by FamilyQuestion::key
+  std::string without = {};                                      ///< a family that is not asked
+  std::string preferred = {};  ///< a family whose rows count before others'
+  /// Orders in stacks of experts, by their values or a class of the model; and how that is said.
+  std::optional<StackOrder> order = {};
+  std::optional<GateUpOrder> gate_up = {};
+  std::string gate_up_reason = {};
+};
 
-/// A family for these weights, as YAML: a row for each kind of name, its role by the usual
-/// spellings, its shape in terms of the config, its layers by where it occurs. A guess ends with a
-/// comment, `# guessed: ...`. The family is called as the model type, with `_` in place of
-/// characters that no name of a family has. Towers, lookup tables, and names of other characters
-/// than those of families, get no rows. A row that parse_family() would refuse with the others
-/// becomes a comment with the reason.
-std::string propose_family(const ModelConfig& config, std::span<const UnknownWeight> weights);
+/// Something that neither names, shapes nor neighbours tell.
+struct FamilyQuestion {
+  std::string key, text;
+  std::vector<std::string> values;  ///< answers that are likely
+};
+/// The key that answers all questions for roles at once.
+inline constexpr std::string_view kUnknownQuestion = "unknown";
+/// The keys of questions on stacked experts.
+inline constexpr std::string_view kStackQuestion = "stack", kGateUpQuestion = "gate_up";
+
+/// A family made for a model.
+struct LearnedFamily {
+  std::string yaml;
+  /// The rows that only copy, where the largest tensors are among them: a line that says which, and
+  /// their share of the bytes; else empty.
+  std::string share = {};
+  std::vector<FamilyQuestion> questions = {};  ///< questions without an answer
+  std::vector<std::string> faults = {};        ///< findings of faults_of()
+  std::vector<const Family*> nearest = {};     ///< families with such rows, the nearest first
+  std::size_t n_answers = 0;                   ///< answers that were taken
+  bool has_stacks = false;                     ///< true: it has stacks of experts
+
+  [[nodiscard]] bool is_proven() const { return questions.empty() && faults.empty(); }
+};
+
+/// A family for these weights: a row for each kind of name, as the families have it that know such
+/// names with such shapes, else by the usual spellings; its layers by where it occurs. Every line
+/// ends with a comment, its reason; that of a guess begins with `guessed`. The family is called as
+/// the model type, with `_` in place of characters that no name of a family has. Towers, lookup
+/// tables, and names of other characters than those of families, get no rows. A row that
+/// parse_family() would refuse with the others becomes a comment with the reason. kInvalidArgument
+/// for an answer to no question.
+LearnedFamily learn_family(const ModelConfig& config, std::span<const UnknownWeight> weights,
+                           const FamilyEvidence& evidence = {});
 
 }  // namespace ingot::formats

@@ -4,10 +4,19 @@
 
 #include "formats/family/families.h"
 #include "formats/family/family_yaml.h"
+#include "formats/family/proposal/family_proof.h"
 #include "tests/support/test.h"
 
 namespace ingot::formats {
 namespace {
+
+std::string propose_family(const ModelConfig& config, std::span<const UnknownWeight> weights) {
+  return learn_family(config, weights).yaml;
+}
+
+std::string other_share(std::span<const UnknownWeight> weights, const ModelConfig& config) {
+  return learn_family(config, weights).share;
+}
 
 /// Names and shapes of a checkpoint, as tests/golden/arch has them.
 struct Listed {
@@ -308,13 +317,13 @@ TEST(Proposal, KnowsSeveralMatricesInOne) {
   const std::string layer = "blocks.0.";
   model.add(layer + "attn.Wqkv.weight", {128, 64});
   model.add(layer + "attn.qkv_proj.weight", {130, 64});
-  model.add(layer + "mlp.gate_up_proj.weight", {192, 64});
-  model.add(layer + "shared_mlp.input_linear.weight", {96, 64});
+  model.add(layer + "ffn.gate_up_proj.weight", {192, 64});
+  model.add(layer + "shared_ffn_mlp.shared_mlp.gate_up_proj.weight", {96, 64});
   model.add(layer + "shared_mlp.output_linear.weight", {64, 48});
   const std::string yaml = propose_family(model.config, model.weights);
   for (const auto& [name, role] : {std::pair{"Wqkv.weight", "q-proj"},
-                                   {"gate_up_proj.weight", "dense-gate"},
-                                   {"input_linear.weight", "shared-gate"}}) {
+                                   {"ffn.gate_up_proj.weight", "dense-gate"},
+                                   {"shared_mlp.gate_up_proj.weight", "shared-gate"}}) {
     const std::string line = line_of(yaml, name);
     EXPECT_NE(line.find(std::string("role: ") + role + ","), std::string::npos) << yaml;
     EXPECT_EQ(line.find("quantized:"), std::string::npos) << "as usual: " << line;
@@ -331,13 +340,13 @@ TEST(Proposal, TellsGatesOfAttentionFromThoseOfMlps) {
   model.config = parse_model_config(R"({"model_type": "odd", "hidden_size": 64,
       "num_hidden_layers": 1, "intermediate_size": 96, "num_attention_heads": 2, "head_dim": 24})",
                                     "config.json");
-  model.add("layers.0.self_attn.gate_proj.weight", {48, 64});
+  model.add("layers.0.self_attn.linear_gate.weight", {48, 64});
   model.add("layers.0.mlp.up_proj.weight", {96, 64});
   model.add("layers.0.mlp.down_proj.weight", {64, 96});
   const std::string yaml = propose_family(model.config, model.weights);
-  EXPECT_NE(line_of(yaml, "gate_proj.weight").find("role: attention-gate"), std::string::npos)
+  EXPECT_NE(line_of(yaml, "linear_gate.weight").find("role: attention-gate"), std::string::npos)
       << yaml;
-  EXPECT_EQ(line_of(yaml, "gate_proj.weight").find("quantized"), std::string::npos) << yaml;
+  EXPECT_EQ(line_of(yaml, "linear_gate.weight").find("quantized"), std::string::npos) << yaml;
   EXPECT_NE(line_of(yaml, "up_proj.weight").find("fuse: none"), std::string::npos)
       << "there is no gate to fuse it with";
 }
@@ -374,12 +383,14 @@ TEST(Proposal, HasWidthsThatDifferByLayer) {
   }
   const std::string yaml = propose_family(model.config, model.weights);
   EXPECT_NE(line_of(yaml, "q_proj.weight")
-                .find("shape: [num_attention_heads_per_layer * head_dim, hidden_size]"),
+                .find("shape: [(num_attention_heads_per_layer or num_attention_heads) * head_dim, "
+                      "hidden_size]"),
             std::string::npos)
       << yaml;
   EXPECT_NE(line_of(yaml, "q_proj.weight").find("heads: num_attention_heads_per_layer"),
             std::string::npos);
-  EXPECT_NE(line_of(yaml, "g_proj.weight").find("[num_attention_heads_per_layer, hidden_size]"),
+  EXPECT_NE(line_of(yaml, "g_proj.weight")
+                .find("[num_attention_heads_per_layer or num_attention_heads, hidden_size]"),
             std::string::npos);
   EXPECT_NE(line_of(yaml, "up_proj.weight").find("layers: moe"), std::string::npos) << yaml;
   const auto table = parse_family(yaml, "proposed");
@@ -487,6 +498,64 @@ TEST(ProposedStack, OfBlocksIsAsItsShapeSays) {
     weight.block = {128, 128};
   }
   EXPECT_EQ(count_of(propose_family(model.config, model.weights), "stack: input-major"), 2U);
+}
+
+TEST(LearnedFamily, IsProvenWhereNeighboursHaveEveryRow) {
+  for (const char* name : {"qwen3_moe", "deepseek_v3"}) {
+    const Listed model = list_of(name);
+    const LearnedFamily learned = learn_family(model.config, model.weights, {.without = name});
+    EXPECT_TRUE(learned.is_proven()) << learned.yaml;
+    EXPECT_EQ(learned.yaml.find(fmt::format("as in {}", name)), std::string::npos);
+    EXPECT_NE(learned.yaml.find("# as in "), std::string::npos) << "a reason";
+  }
+}
+
+TEST(LearnedFamily, AsksAboutWhatNoFamilyHas) {
+  Listed model = list_of("qwen3_moe");
+  const std::string pattern = "model.layers.{layer}.self_attn.mystery.weight";
+  for (std::uint64_t layer = 0; layer < model.config.num_hidden_layers; ++layer)
+    model.add(fmt::format("model.layers.{}.self_attn.mystery.weight", layer), {64, 64});
+  const LearnedFamily asked = learn_family(model.config, model.weights);
+  ASSERT_EQ(asked.questions.size(), 1U);
+  EXPECT_EQ(asked.questions[0].key, pattern);
+  for (const char* key : {pattern.c_str(), "unknown"}) {
+    const LearnedFamily learned =
+        learn_family(model.config, model.weights, {.answers = {{key, "other"}}});
+    EXPECT_TRUE(learned.is_proven()) << learned.yaml;
+    EXPECT_NE(learned.yaml.find("as answered"), std::string::npos);
+  }
+  EXPECT_THROW(learn_family(model.config, model.weights, {.answers = {{"gate_up", "halves"}}}),
+               Error)
+      << "nothing asks";
+}
+
+TEST(FamilyProof, FindsFusedSetsThatAreNotWhole) {
+  Listed model;
+  model.config = parse_model_config(R"({"model_type": "odd", "hidden_size": 64,
+      "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4})",
+                                    "config.json");
+  model.add("layers.0.q.weight", {64, 64});
+  model.add("layers.0.k.weight", {64, 64});
+  const auto faults = [&](const std::string& key_row) {
+    return faults_of(
+        "family: odd\ntensors:\n- {name: \"layers.{layer}.q.weight\", role: q-proj, "
+        "shape: [64, 64]}\n- {name: \"layers.{layer}.k.weight\", role: " +
+            key_row + "}\n",
+        model.config, model.weights);
+  };
+  EXPECT_TRUE(faults("k-proj, shape: [64, 64]").empty());
+  EXPECT_EQ(faults("k-proj, shape: [64, 64], quantized: false").size(), 1U);
+  EXPECT_EQ(faults("k-proj, shape: [64, 64], fuse: none").size(), 1U);
+  EXPECT_EQ(faults("k-proj, shape: [64, 32]").size(), 1U);
+  EXPECT_EQ(faults("k-proj, shape: any").size(), 1U);
+}
+
+TEST(FamilyProof, IsThatOfAnUnchangedText) {
+  const std::string yaml = with_proof("family: odd\ntensors: []\n", "all is there");
+  EXPECT_EQ(proof_in(yaml), "all is there");
+  EXPECT_EQ(proof_in("# mine\n" + yaml), "");
+  EXPECT_EQ(proof_in(yaml + "# mine\n"), "");
+  EXPECT_EQ(proof_in("family: odd\n"), "");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "cli/commands/fit.h"
+#include "cli/report/fit.h"
 
 #include <algorithm>
 #include <charconv>
