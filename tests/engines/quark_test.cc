@@ -55,7 +55,7 @@ TEST(Quark, IsLookedUpByListsAndLayers) {
   for (const Engine engine : {Engine::kVllm, Engine::kSglang}) {
     const std::string layer = "model.layers.0.self_attn.";
     EXPECT_THAT(verdict_on(quark("quark_fp8", {{"exclude", {layer + "o_proj"}}}), engine).reason,
-                HasSubstr("believed plain by exclude"));
+                HasSubstr("read as plain by exclude"));
     EXPECT_THAT(verdict_on(quark("quark_fp8", {{"exclude", {layer + "q_proj"}}}), engine).reason,
                 HasSubstr("some of"));
     Json other = quark("quark_fp8").config["quantization_config"]["global_quant_config"];
