@@ -186,8 +186,14 @@ damage "this version reads 2, 3, 4 and 8" 'c["quantization_config"]["bits"] = 5'
 damage "but quantization_config says bits 3" 'c["quantization_config"]["bits"] = 3' "$gptq"
 damage "says bits 8 for it" 'c["quantization_config"]["bits"] = 8' "$gptq"
 modelopt=$golden/../other_tools/modelopt_mixed
-damage "pre_quant_scale at column 0 is 0" 'put("model.layers.0.mlp.up_proj.pre_quant_scale", "BF16", [64], bytes(128))' "$modelopt"
 damage "needs one value per column" 'put("model.layers.0.mlp.up_proj.pre_quant_scale", "BF16", [8], bytes(16))' "$modelopt"
+cp "$modelopt/model.safetensors" "$work/bad"
+chmod u+w "$work/bad/model.safetensors"
+python3 "$here/edit_checkpoint.py" "$work/bad" 'put("model.layers.0.mlp.up_proj.pre_quant_scale", "BF16", [64], bytes(128))'
+# Values are read by the run only.
+"$ingot" convert "$work/bad" "$work/none" --to bf16 2>"$work/said" && fail "a factor of zero is taken"
+grep -q "pre_quant_scale at column 0 is 0" "$work/said" || fail "no word of a factor: $(head -c 400 "$work/said")"
+rm -rf "$work/none"
 damage "is a factor of columns, which a weight in fp8" 'put("model.layers.0.self_attn.q_proj.pre_quant_scale", "BF16", [64], bytes(128))' "$modelopt"
 
 python3 "$here/decoded.py" "$work/claims" >"$work/false" || fail "other values: $(head -c 2000 "$work/false")"
