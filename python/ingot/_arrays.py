@@ -331,6 +331,14 @@ def borrowed(array):
     return Lent(known, shape, ctypes.addressof(held), view.nbytes, held)
 
 
+def named(name, array):
+    """borrowed(), with faults that name the tensor."""
+    try:
+        return borrowed(array)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
+
+
 def is_at_hand(array):
     """True for an array that borrowed() takes where it is, without a copy."""
     torch, flags = sys.modules.get("torch"), getattr(array, "flags", None)

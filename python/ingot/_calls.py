@@ -119,6 +119,8 @@ _OTHERS = {
     "encoder_free": (None, [_HANDLE]),
 }
 
+_FREE = {"checkpoint": "close", "plan": "plan_free", "encoder": "encoder_free", "writer": "writer_free"}
+
 _library = None
 
 
@@ -157,16 +159,52 @@ def call(name, *arguments):
 
 
 class Handle:
-    """A handle of the library, which is freed with this object."""
+    """A handle of the library, which is freed with this object, or by close(): not before calls with it in other
+    threads have ended, while new ones are refused."""
 
-    def __init__(self, free):
-        self._free = getattr(library(), "ingot_" + free)
-        self.value = c_void_p()
+    def __init__(self, kind):
+        self._kind, self._lock, self._n_users, self._is_closed = kind, threading.Lock(), 0, False
+        self._free = getattr(library(), "ingot_" + _FREE[kind])
+        self.value, self._beneath = c_void_p(), None
+
+    def build_on(self, beneath):
+        """Uses another handle until this one is freed."""
+        value = beneath.__enter__()
+        self._beneath = beneath
+        return value
+
+    def __enter__(self):
+        with self._lock:
+            if self._is_closed:
+                fact = f"the {self._kind} is closed"
+                raise error_of("invalid-argument", "", "", fact, fact)
+            self._n_users += 1
+        return self.value
+
+    def __exit__(self, *_):
+        with self._lock:
+            self._n_users -= 1
+        self._free_if_unused()
+
+    def call(self, name, *arguments):
+        """Calls a function, of which the handle is the first argument."""
+        with self as value:
+            call(name, value, *arguments)
 
     def close(self):
-        if self.value:
-            self._free(self.value)
-            self.value = c_void_p()
+        self._is_closed = True
+        self._free_if_unused()
+
+    def _free_if_unused(self):
+        with self._lock:
+            if not self._is_closed or self._n_users:
+                return
+            value, self.value = self.value, c_void_p()
+            beneath, self._beneath = self._beneath, None
+        if value:
+            self._free(value)
+        if beneath is not None:
+            beneath.__exit__()
 
     __del__ = close
 

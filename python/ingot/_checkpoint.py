@@ -39,14 +39,15 @@ class QuantizedTensor:
         """The decoded values, float32, in `out` where it is given; on `threads` threads, 0: every processor."""
         import numpy
         values = numpy.empty(self.shape, "float32") if out is None else out
-        if (values.shape, values.dtype, values.flags.c_contiguous) != (self.shape, "float32", True):
-            raise ValueError(f"{self.name}: out is no contiguous array of float32 {list(self.shape)}")
+        if (values.shape, values.dtype, values.flags.carray) != (self.shape, "float32", True):
+            raise ValueError(f"{self.name}: out is no contiguous, writable array of float32 {list(self.shape)}")
         place = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        call = self._checkpoint._handle.call
         if self._rows is None:
-            call("read_decoded", self._checkpoint._handle.value, self._index, place, values.size, threads)
+            call("read_decoded", self._index, place, values.size, threads)
         else:
             begin, end = self._rows
-            call("read_rows", self._checkpoint._handle.value, self._index, begin, end - begin, place, values.size, threads)
+            call("read_rows", self._index, begin, end - begin, place, values.size, threads)
         return values
 
     float32 = numpy
@@ -126,7 +127,7 @@ class Checkpoint(Mapping):
 
     def __init__(self, path, **options):
         self._opened = os.path.abspath(os.fspath(path)) if os.path.exists(path) else path, options
-        self._handle = Handle("close")
+        self._handle = Handle("checkpoint")
         call("open", path_bytes(path), options_json(options), byref(self._handle.value))
         self._files = {}
         self._index, self._stored = {}, {}
@@ -137,12 +138,12 @@ class Checkpoint(Mapping):
 
     def _info(self, index):
         info = TensorInfo()
-        call("tensor_info", self._handle.value, index, byref(info))
+        self._handle.call("tensor_info", index, byref(info))
         return info
 
     def _part_info(self, index, part):
         info = PartInfo()
-        call("part_info", self._handle.value, index, part, byref(info))
+        self._handle.call("part_info", index, part, byref(info))
         return info
 
     def _part(self, index, part):
@@ -153,31 +154,34 @@ class Checkpoint(Mapping):
         else:
             tensor = new_tensor(Tensor, dtype, shape, info.n_bytes)
             if info.n_bytes:
-                call("read_stored", self._handle.value, index, part, 0, ctypes.addressof(tensor.words()), info.n_bytes)
+                words = ctypes.addressof(tensor.words())
+                self._handle.call("read_stored", index, part, 0, words, info.n_bytes)
         tensor.name, tensor.kind = info.name.decode(), info.kind.decode()
         return tensor
 
     def _mapped(self, info):
+        files = self._files
         try:
-            if info.path in self._files:
+            if info.path in files:
                 _require_unchanged(info, info.path)
             else:
-                self._files[info.path] = _map(info)
+                files[info.path] = _map(info)
         except FileNotFoundError:
             raise _changed(info) from None
-        return self._files[info.path]
+        return files[info.path]
 
     def __getitem__(self, name):
         index = self._index[name]
-        info = self._info(index)
-        parts = [self._part(index, part) for part in range(info.n_parts)]
-        if len(parts) > 1:
-            return QuantizedTensor(self, index, info, {part.kind: part for part in parts})
-        _describe(parts[0], info)
-        return parts[0]
+        with self._handle:  # the texts of an info are its
+            info = self._info(index)
+            parts = [self._part(index, part) for part in range(info.n_parts)]
+            if len(parts) > 1:
+                return QuantizedTensor(self, index, info, {part.kind: part for part in parts})
+            _describe(parts[0], info)
+            return parts[0]
 
     def close(self):
-        """Gives the handle back; nothing can be read any more."""
+        """Gives the handle back, once threads that read have what they read; nothing can be read any more."""
         self._handle.close()
         self._files = {}
 
@@ -208,17 +212,17 @@ class Checkpoint(Mapping):
     def shapes(self, decoded=None):
         """dtype and shape of every stored tensor, as Plan takes them; with decoded="BF16" those of a model whose
         weights of codes and scales are of that dtype."""
-        shapes = {}
-        for name, index in self._index.items():
-            weight = self._info(index)
-            if decoded is not None and weight.n_parts > 1:
-                shapes[name] = {"dtype": decoded, "shape": list(shape_of(weight))}
-                continue
-            for part in range(weight.n_parts):
-                info = self._part_info(index, part)
-                shapes[info.name.decode()] = {"dtype": info.dtype.decode(),
-                                              "shape": list(shape_of(info))}
-        return shapes
+        with self._handle:
+            shapes = {}
+            for name, index in self._index.items():
+                weight = self._info(index)
+                if decoded is not None and weight.n_parts > 1:
+                    shapes[name] = {"dtype": decoded, "shape": list(shape_of(weight))}
+                    continue
+                for part in range(weight.n_parts):
+                    info = self._part_info(index, part)
+                    shapes[info.name.decode()] = {"dtype": info.dtype.decode(), "shape": list(shape_of(info))}
+            return shapes
 
 
 def _reopened(path, options):
@@ -232,12 +236,15 @@ class _Stored(Mapping):
     def _all(self):
         if self._places is None:
             of = self._checkpoint
-            self._places = {of._part_info(i, p).name.decode(): (i, p) for i in of._index.values()
-                            for p in range(of._info(i).n_parts)}
+            with of._handle:
+                self._places = {of._part_info(i, p).name.decode(): (i, p) for i in of._index.values()
+                                for p in range(of._info(i).n_parts)}
         return self._places
 
     def __getitem__(self, name):
-        return self._checkpoint._part(*self._all()[name])
+        place = self._all()[name]
+        with self._checkpoint._handle:
+            return self._checkpoint._part(*place)
 
     def __iter__(self):
         return iter(self._all())

@@ -4,7 +4,7 @@ import ctypes
 import json
 from ctypes import byref, c_size_t, c_uint64
 
-from ingot._arrays import borrowed, form_of, new_tensor, stated_form
+from ingot._arrays import form_of, named, new_tensor, stated_form
 from ingot._calls import EncodedInfo, Handle, call, config_text, library, options_json, shape_of
 from ingot._checkpoint import Tensor
 
@@ -18,14 +18,14 @@ class Plan:
     `tensors` the action on each weight."""
 
     def __init__(self, config, shapes, **options):
-        self._handle = Handle("plan_free")
+        self._handle = Handle("plan")
         header = {name: stated_form(form) for name, form in dict(shapes).items()}
         call("plan_shapes", config_text(config).encode(), json.dumps(header).encode(), options_json(options),
              byref(self._handle.value))
         self.__dict__.update(json.loads(library().ingot_plan_json(self._handle.value)))
 
     def close(self):
-        """Gives the plan back; its encoder is closed before."""
+        """Gives the plan back, once its encoder is closed."""
         self._handle.close()
 
     def __enter__(self):
@@ -93,24 +93,25 @@ class Encoder:
 
     def __init__(self, plan):
         self._plan = plan
-        self._handle = Handle("encoder_free")
-        call("encoder_new", plan._handle.value, byref(self._handle.value))
+        self._handle = Handle("encoder")
+        call("encoder_new", self._handle.build_on(plan._handle), byref(self._handle.value))
 
     def encode(self, name, array):
         """Takes a tensor: anything with DLPack or the buffer protocol, of the dtype and shape in the
         plan; unsigned integers are the words of any dtype of their width. Returns {name: Tensor} of
         the output, or {} until its set is complete."""
-        lent = borrowed(array)
+        lent = named(name, array)
         n_made = c_size_t()
         shape = (c_uint64 * len(lent.shape))(*lent.shape)
-        call("encoder_put_array", self._handle.value, name.encode(), lent.dtype.encode(), shape,
-             len(lent.shape), lent.address, lent.n_bytes, byref(n_made))
-        del lent
-        return dict(self._made(index) for index in range(n_made.value))
+        with self._handle as handle:
+            call("encoder_put_array", handle, name.encode(), lent.dtype.encode(), shape,
+                 len(lent.shape), lent.address, lent.n_bytes, byref(n_made))
+            del lent
+            return dict(self._made(index) for index in range(n_made.value))
 
     def finish(self):
         """Fails with code "missing-tensor" while tensors of the plan have not come."""
-        call("encoder_finish", self._handle.value)
+        self._handle.call("encoder_finish")
 
     def close(self):
         """Gives up what it holds."""
@@ -127,7 +128,7 @@ class Encoder:
 
     def _made(self, index):
         info = EncodedInfo()
-        call("encoder_made", self._handle.value, index, byref(info))
+        self._handle.call("encoder_made", index, byref(info))
         shape, dtype = shape_of(info), info.dtype.decode()
         tensor = new_tensor(Tensor, dtype, shape, info.n_bytes)
         ctypes.memmove(tensor.words(), info.bytes, info.n_bytes)

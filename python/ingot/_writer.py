@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from ctypes import byref, c_int, c_uint64, c_void_p
 
-from ingot._arrays import borrowed, byte_count, is_at_hand, stated_form
+from ingot._arrays import byte_count, is_at_hand, named, stated_form
 from ingot._calls import (PROGRESS, EncodedInfo, Handle, Run, call, config_text, options_json, path_bytes, run_call,
                           run_command, taken_text)
 from ingot._checkpoint import Checkpoint
@@ -92,11 +92,10 @@ class Writer:
 
     def __init__(self, output, shapes, *, config=None, like=None, progress=None, **options):
         forms = {name: stated_form(form) for name, form in dict(shapes).items()}
-        self._progress, self._failure = progress, None
-        self._handle, self.report, self._folder = Handle("writer_free"), None, tempfile.mkdtemp(prefix="ingot-")
+        self._progress, self._failure, self._stop = progress, None, c_int(0)
+        self._handle, self.report, self._folder = Handle("writer"), None, tempfile.mkdtemp(prefix="ingot-")
         try:
             source = _make_source(self._folder, forms, config, like)
-            self._stop = c_int(0)
             self._run = Run(progress=PROGRESS(self._told) if progress else PROGRESS(), stop=ctypes.pointer(self._stop))
             call("writer_open", path_bytes(source), path_bytes(output), options_json(options), byref(self._run),
                  byref(self._handle.value))
@@ -114,7 +113,7 @@ class Writer:
         if self._folder is None:
             raise ValueError("the writer is closed")
         try:
-            call(name, self._handle.value, *arguments)
+            self._handle.call(name, *arguments)
         finally:
             if self._failure is not None:
                 raise self._failure
@@ -122,7 +121,7 @@ class Writer:
     def write(self, name, array):
         """Gives a tensor, as Encoder.encode() takes it; its memory is free again afterwards. Waits while
         `mem_limit` is full of tensors that are being converted."""
-        lent = borrowed(array)
+        lent = named(name, array)
         shape = (c_uint64 * len(lent.shape))(*lent.shape)
         self._call("writer_put", name.encode(), lent.dtype.encode(), shape, len(lent.shape), lent.address, lent.n_bytes)
 
@@ -141,6 +140,7 @@ class Writer:
 
     def abandon(self):
         """Publishes nothing, if that has not been done."""
+        self._stop.value = 1  # calls of other threads end soon, and the handle is freed after them
         self._handle.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -166,8 +166,9 @@ def write(tensors, output, *, shapes=None, config=None, like=None, progress=None
     """convert() of a module of torch, of a mapping, or of an iterable of (name, array) with shapes=, or like= a
     checkpoint of the same shapes."""
     if hasattr(tensors, "state_dict"):
-        tensors, own = _of_module(tensors)
-        config = own if (config, like) == (None, None) else config
+        if (config, like) == (None, None):
+            config = _config_of(tensors)
+        tensors = _tensors_of(tensors)
     if isinstance(tensors, Mapping):
         tensors = _without_tied_head(tensors, config, like)
         if shapes is None:
@@ -186,7 +187,7 @@ def write(tensors, output, *, shapes=None, config=None, like=None, progress=None
 
 def _write_at_hand(tensors, output, shapes, config, like, progress, options):
     """A model that is whole in the host's memory, which may be read more than once."""
-    lent = {name: borrowed(array) for name, array in tensors.items()}
+    lent = {name: named(name, array) for name, array in tensors.items()}
     infos = (EncodedInfo * len(lent))()
     for info, (name, array) in zip(infos, lent.items()):
         info.__init__(name=name.encode(), dtype=array.dtype.encode(), n_dims=len(array.shape), bytes=array.address,
@@ -198,10 +199,27 @@ def _write_at_hand(tensors, output, shapes, config, like, progress, options):
         return run_call("convert_memory", [*words, infos, len(lent)], progress)
 
 
-def _of_module(module):
-    """The tensors of a module of torch, and its config, as save_pretrained() of transformers writes them."""
+def _own_module(module):
+    """The module of a model that was compiled, or is shared out."""
     while hasattr(module, "_orig_mod") or type(module).__name__.endswith("DataParallel"):
-        module = getattr(module, "_orig_mod", None) or module.module  # the one that was compiled, or is shared out
+        module = getattr(module, "_orig_mod", None) or module.module
+    return module
+
+
+def _config_of(module):
+    """The config that save_pretrained() of transformers writes, or None; other modules have settings of that name."""
+    module = _own_module(module)
+    config = getattr(module, "config", None)
+    if not isinstance(config, Mapping) and not hasattr(config, "to_dict"):
+        return None
+    config = json.loads(config_text(config))
+    config["architectures"] = config.get("architectures") or [type(module).__name__]
+    return config
+
+
+def _tensors_of(module):
+    """The tensors of a module of torch, as save_pretrained() of transformers writes them."""
+    module = _own_module(module)
     state = module.state_dict()
     if hasattr(module, "save_pretrained") and not any(hasattr(tensor, "full_tensor") for tensor in state.values()):
         try:  # names of experts differ in memory from those in files
@@ -209,11 +227,7 @@ def _of_module(module):
             state = revert_weight_conversion(module, state)
         except ImportError:
             pass
-    if not hasattr(module, "config"):
-        return state, None
-    config = json.loads(config_text(module.config))
-    config["architectures"] = config.get("architectures") or [type(module).__name__]
-    return state, config
+    return state
 
 
 def _without_tied_head(tensors, config, like):
