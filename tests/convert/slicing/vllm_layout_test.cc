@@ -345,6 +345,30 @@ TEST_F(VllmLayout, RefusesWhatItDoesNotHold) {
                  {"--tp-fit refuse or bf16"});
   expect_refused([](Conversion& conversion) { conversion.plan.shards.max_shard_bytes = 1 << 20; },
                  {"--max-shard-size"});
+  expect_refused(
+      [](Conversion& conversion) {
+        conversion.plan.slicing.shared = shard::SharedExperts::kReplicated;
+      },
+      {"leave out --shared-experts"});
+  expect_refused(
+      [](Conversion& conversion) { conversion.plan.shards.order = convert::TensorOrder::kName; },
+      {"leave out --order"});
+  expect_refused([](Conversion& conversion) { conversion.plan.shards.align = 4096; },
+                 {"leave out --align"});
+  expect_refused(
+      [](Conversion& conversion) {
+        conversion.plan.slicing.topology = shard::make_topology(3, 1, std::nullopt, 1);
+      },
+      {"pads the vocabulary to a multiple of 64, which --tp 3 does not divide"});
+  const auto with_config = [&](const char* key, const Json& value) {
+    const fs::path changed = directory_ / key;
+    fs::copy(fp8_model(), changed, fs::copy_options::recursive);
+    Json config = formats::read_json_file(changed / "config.json", 1 << 20);
+    config[key] = value;
+    std::ofstream(changed / "config.json") << config;
+    return [changed](Conversion& conversion) { conversion.input = changed; };
+  };
+  expect_refused(with_config("torch_dtype", "float16"), {"config.json says dtype 'float16'"});
   expect_refused([](Conversion& conversion) { conversion.recipe.to = formats::SchemeId::kMxfp4; },
                  {"layout vllm-sharded does not hold mxfp4", "--layout hf"});
   // Remedies are those that this layout takes: neither retile nor pad, and no --etp.

@@ -340,6 +340,34 @@ TEST(FamilyFile, RefusesRowsThatAreWrong) {
   expect_rows_refused(row("name: 'a.{layer}', role: head, present: single"), {"its number"});
   expect_rows_refused(row("name: 'a.{layer}', role: head, present: {when: a, unless: b}"),
                       {"one of when and unless"});
+  expect_rows_refused(row("name: 'a.{layer}.{expert}', role: experts-up, present: stacked"),
+                      {"of one expert and not a stack"});
+  expect_rows_refused(row("name: a, role: head, shape: [6, 2], sections: [2, 4], cut: none"),
+                      {"has sections and is not cut"});
+  expect_rows_refused(row("name: a, role: head, shape: [6, 2], sections: [6]"), {"2 to"});
+  expect_rows_refused(row("name: 'a.{layer}', role: experts-up, shape: [2, 6, 2]"),
+                      {"say how its matrices are stored"});
+}
+
+TEST(FamilyFile, RefusesListsBeyondTheirLimits) {
+  const auto repeated = [](std::size_t n, const char* entry) {
+    std::string text;
+    for (std::size_t i = 0; i < n; ++i) text += fmt::format(fmt::runtime(entry), i);
+    return text;
+  };
+  expect_rows_refused("widths:\n" + repeated(257, "  w{}: 1\n"), {"more than 256 widths"});
+  expect_rows_refused("defaults:\n" + repeated(257, "  k{}: 1\n"), {"more than 256 defaults"});
+  expect_rows_refused("aliases:\n" + repeated(17, "  a{0}.: b{0}.\n"), {"more than 16 aliases"});
+  expect_rows_refused("aliases: {'a.{layer}.b': c.b}\n", {"has {layer}, and 'c.b' has none"});
+  expect_rows_refused("like: qwen3_moe\nchange: [" + repeated(257, "{{roles: [head{}]}},") + "]\n",
+                      {"more than 256 entries"});
+  expect_rows_refused("forward:\n  mixer: [" + repeated(65, "{{kind: k{}}},") + "]\n",
+                      {"more than 64 mixers"});
+  expect_rows_refused("widths: {'2a': 1}\n", {"no name of a width"});
+  const std::string values = repeated(257, "v{},");
+  expect_rows_refused(
+      "tensors:\n- {name: 'a.{layer}', role: head, layers: {k: [" + values + "]}}\n",
+      {"more than 256 values"});
 }
 
 TEST(FamilyFile, RefusesRowsInEachOthersWay) {
@@ -356,6 +384,7 @@ TEST(FamilyFile, RefusesRowsInEachOthersWay) {
   expect_rows_refused(rows(name + ", layers: {k: a}", name + ", layers: {j: b}"), {"another row"});
   expect_rows_refused(rows(name, "name: l.0.b"), {"line 5", "where other rows have {layer}"});
   expect_rows_refused(rows(name, "name: 'l.{mtp}.b'"), {"behind 'l'", "mtp_layers"});
+  expect_rows_refused("mtp_layers: m.\n" + rows(name, "name: 'k.{mtp}.b'"), {"choose one"});
   expect_rows_refused("mtp_layers: m.\n" + rows(name, "name: 'k.{layer}.b'"),
                       {"line 6", "does not begin with l."});
   expect_rows_refused("mtp_layers: m.\n" + rows(name, "name: m.0.b"), {"under its own name"});
