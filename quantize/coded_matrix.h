@@ -67,9 +67,10 @@ struct CodedMatrix {
   [[nodiscard]] std::size_t first_group(std::size_t r) const {
     const std::uint64_t row = first_row + r;
     const std::uint64_t scale_row =
-        rows_per_matrix == 0 ? row / block_rows
-                             : row / rows_per_matrix * ceil_div(rows_per_matrix, block_rows) +
-                                   row % rows_per_matrix / block_rows;
+        row < rows_per_matrix || rows_per_matrix == 0
+            ? row / block_rows
+            : row / rows_per_matrix * ceil_div(rows_per_matrix, block_rows) +
+                  row % rows_per_matrix / block_rows;
     return static_cast<std::size_t>((scale_row - first_scale_row) * scale_cols);
   }
   /// The scale column of column `c` of the run, if groups are runs of columns.
