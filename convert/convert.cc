@@ -16,6 +16,7 @@
 #include "formats/base/stop_scope.h"
 #include "formats/checkpoint/stored_facts.h"
 #include "formats/config/nested_config.h"
+#include "formats/first_layers.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "shard/join/rank_directories.h"
@@ -60,6 +61,14 @@ void warn_of_card(Plan& plan) {
   }
 }
 
+// The manifest of an output, or of its first rank.
+std::optional<formats::Manifest> recorded(const std::filesystem::path& directory) {
+  auto manifest = formats::read_manifest(directory);
+  const std::vector<std::string> ranks = shard::rank_directories_in(directory);
+  if (!manifest && !ranks.empty()) manifest = formats::read_manifest(directory / ranks.front());
+  return manifest;
+}
+
 }  // namespace
 
 // An output of ours says in its manifest how its own source was quantized.
@@ -71,9 +80,7 @@ formats::JsonValue remembered_quantization(const Checkpoint& source) {
 }
 
 void allow_as_recorded(const std::filesystem::path& directory, Allowances& allow) {
-  auto manifest = formats::read_manifest(directory);
-  const std::vector<std::string> ranks = shard::rank_directories_in(directory);
-  if (!manifest && !ranks.empty()) manifest = formats::read_manifest(directory / ranks.front());
+  const auto manifest = recorded(directory);
   if (!manifest) return;
   for (const std::string_view kind : Allowances::kinds()) {
     for (const std::string& pattern : manifest->allowed(kind))
@@ -96,6 +103,11 @@ Plan plan_conversion(const Checkpoint& source, Recipe recipe, const PlanOptions&
                     formats::narrower_dtype(source), formats::has_plain_only(source));
   SourceFacts facts = read_source_facts(source, recipe.choices.base_model);
   Plan plan = plan_with_alike_experts(source, std::move(recipe), options, std::move(facts));
+  // An output of a model's first layers has no more of them, and is compared with those.
+  if (std::optional<std::uint64_t>& n_layers = plan.recipe.choices.n_layers; !n_layers) {
+    if (const auto manifest = recorded(source.directory()))
+      n_layers = formats::recorded_layers(*manifest);
+  }
   // A plain copy is accepted as its source was, and its records tell the next reader so.
   if (plan.is_copy()) allow_as_recorded(source.directory(), plan.recipe.allow);
   return plan;

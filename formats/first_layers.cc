@@ -243,11 +243,17 @@ Checkpoint with_first_layers(std::shared_ptr<const Checkpoint> source, std::uint
   return kept.finish(std::move(source), std::move(draft));
 }
 
-Checkpoint with_layers_as_in(Checkpoint source, const Manifest& output) {
+std::optional<std::uint64_t> recorded_layers(const Manifest& output) {
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
   const std::string range = text_at(json_member(output.recipe, "choices"), "layers");
   const auto last = number_from<std::uint64_t>(std::string_view(range).substr(range.find('-') + 1));
-  if (!last || *last + 1 >= source.config().num_hidden_layers) return source;
-  return with_first_layers(std::make_shared<const Checkpoint>(std::move(source)), *last + 1);
+  return last && *last < kMost ? std::optional(*last + 1) : std::nullopt;
+}
+
+Checkpoint with_layers_as_in(Checkpoint source, const Manifest& output) {
+  const auto n_layers = recorded_layers(output);
+  if (!n_layers || *n_layers >= source.config().num_hidden_layers) return source;
+  return with_first_layers(std::make_shared<const Checkpoint>(std::move(source)), *n_layers);
 }
 
 }  // namespace ingot::formats

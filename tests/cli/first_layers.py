@@ -90,7 +90,11 @@ with tempfile.TemporaryDirectory() as work:
     # Ranks, too, are compared with these layers of the whole.
     ranks = work + "/ranks"
     assert run("convert", model, ranks, "--layers", "0-1", "--tp", "2", "--ep", "2").returncode == 0
-    for made in (out, ranks):
+    # What is made of such an output has the same layers, and says so.
+    merged, cast = work + "/merged", work + "/cast"
+    assert run("merge", ranks, merged).returncode == 0
+    assert run("convert", merged, cast, "--to", "bf16").returncode == 0
+    for made in (out, ranks, merged, cast):
         said = run("verify", model, made)
         assert said.returncode == 0, said.stdout + said.stderr
         said = run("check", model, "--source-of", made)

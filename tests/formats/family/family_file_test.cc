@@ -342,8 +342,6 @@ TEST(FamilyFile, RefusesRowsThatAreWrong) {
                       {"one of when and unless"});
   expect_rows_refused(row("name: 'a.{layer}.{expert}', role: experts-up, present: stacked"),
                       {"of one expert and not a stack"});
-  expect_rows_refused(row("name: a, role: head, shape: [6, 2], sections: [2, 4], cut: none"),
-                      {"has sections and is not cut"});
   expect_rows_refused(row("name: a, role: head, shape: [6, 2], sections: [6]"), {"2 to"});
   expect_rows_refused(row("name: 'a.{layer}', role: experts-up, shape: [2, 6, 2]"),
                       {"say how its matrices are stored"});

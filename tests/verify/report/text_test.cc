@@ -23,7 +23,10 @@ TEST(ReportText, VerdictComesFirst) {
 
 TEST(ReportText, VerdictIsTheLastLineOfAScreen) {
   const std::string text = report_text(failing_report(62), {}, 80);
-  const std::string verdict = text.substr(0, text.find('\n') + 1);
+  // Further lines of a message begin with blanks.
+  std::size_t end = text.find('\n') + 1;
+  while (text.at(end) == ' ') end = text.find('\n', end) + 1;
+  const std::string verdict = text.substr(0, end);
   EXPECT_THAT(verdict, StartsWith("FAIL: "));
   EXPECT_THAT(text, EndsWith("\n\n" + verdict));
 }
