@@ -96,7 +96,6 @@ HWY_NOINLINE void decode_groups(const CodedMatrix& in, std::size_t row, float* o
       // More codes than those of the group may be loaded, but none behind the row.
       while (k + kDotLanes <= end && k + kAtOnce <= in.cols) {
         const auto loaded = decoder.load(shared, k);
-        HWY_UNROLL(8)
         for (std::size_t j = 0; j < Decoder::kVectors && k + kDotLanes <= end; ++j) {
           store_lanes(decoder.lanes(shared, loaded, j), out + k);
           k += kDotLanes;
