@@ -193,6 +193,11 @@ class Correction {
   explicit Correction(std::vector<std::string> said) : said_(std::move(said)) {
     command_ = said_.empty() ? "" : said_.front();
     for (std::size_t i = 0; i < said_.size(); ++i) take(i);
+    const auto count = std::ranges::find(words_, "--count");
+    if (!reasons_.empty() && count != words_.end() && std::ranges::count(words_, "--gpu") == 0) {
+      words_.insert(count, {"--gpu", "h100"});
+      reasons_.emplace_back("--gpu says which (ingot list gpus)");
+    }
     if (!family_file_.empty()) {
       const bool is_named = said_.size() > 1 && !said_[1].starts_with('-');
       words_ = {"family", "learn", is_named ? said_[1] : "DIR", "--out", family_file_};

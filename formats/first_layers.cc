@@ -197,8 +197,10 @@ Checkpoint with_first_layers(std::shared_ptr<const Checkpoint> source, std::uint
   const LayerCut cut{{.main = whole.num_hidden_layers, .mtp = whole.num_nextn_predict_layers},
                      n_layers};
   if (n_layers == 0 || n_layers >= cut.layers.main) {
-    throw Error(ErrorCode::kInvalidArgument, "--layers 0-{}: the model has the layers 0-{}",
-                n_layers - 1, cut.layers.main - 1)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "--layers 0-{}: the model has the layers 0-{} (choose fewer, or leave --layers out)",
+        n_layers - 1, cut.layers.main - 1)
         .in_file(std::string(kConfigName));
   }
   if (source->slicing() != nullptr || source->family().rules.empty()) {

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <ostream>
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "cli/terminal/output_guard.h"
@@ -31,7 +32,11 @@ void show_page(std::string_view text) {
   std::ostream page(&guarded);
   // A reader who has seen enough closes the pipe.
   page << text << std::flush;
-  ::pclose(pipe);
+  // The shell tells of a program that it cannot start, by these numbers.
+  constexpr int kNotRun = 126, kNotFound = 127;
+  const int end = ::pclose(pipe);
+  if (WIFEXITED(end) && (WEXITSTATUS(end) == kNotRun || WEXITSTATUS(end) == kNotFound))
+    write_data(text);
 }
 
 }  // namespace ingot::cli

@@ -409,14 +409,14 @@ std::string parse_base_model(std::string_view word) {
 std::uint64_t parse_layers(std::string_view word) {
   constexpr std::string_view kFirst = "0-";
   const std::string_view last = word.starts_with(kFirst) ? word.substr(kFirst.size()) : word;
-  const auto number = number_from(last);
+  const auto number = number_from<std::uint64_t>(last);
   if (!number || (last == word && *number != 0)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--layers '{}': layers are taken from the first on, as in --layers 0-1, for no "
                 "model begins in its middle",
                 word);
   }
-  return std::uint64_t{*number} + 1;
+  return *number + 1;
 }
 
 constexpr RecipeOption kOptions[] = {

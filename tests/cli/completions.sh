@@ -80,7 +80,7 @@ P
 python3 - "$ingot" "$work" <<'P' || fail "PAGER"
 import os, pty, subprocess, sys
 environment = {**os.environ, "PAGER": f"tee '{sys.argv[2]}/paged' | head -1", "TERM": "xterm", "NO_COLOR": "1"}
-for words, first in ((["help", "engines"], b"Engines"), (["list", "schemes"], b"  name")):
+def seen(words, environment):
     pid, fd = pty.fork()
     if pid == 0:
         os.execve(sys.argv[1], ["ingot", *words], environment)
@@ -91,10 +91,15 @@ for words, first in ((["help", "engines"], b"Engines"), (["list", "schemes"], b"
     except OSError:
         pass
     assert os.waitpid(pid, 0)[1] == 0, words
+    return text
+for words, first in ((["help", "engines"], b"Engines"), (["list", "schemes"], b"  name")):
+    text = seen(words, environment)
     assert text.startswith(first) and text.count(b"\n") == 1, text[:200]
     assert len(open(sys.argv[2] + "/paged", "rb").read()) > 500, words
 piped = subprocess.run([sys.argv[1], "help", "engines"], env=environment, stdout=subprocess.PIPE, check=True).stdout
 assert piped.count(b"\n") > 50
+# A program that is not there takes nothing away.
+assert seen(["help", "engines"], {**environment, "PAGER": "/nonexistent"}).count(b"\n") > 50
 P
 
 # Completions, by bash itself.

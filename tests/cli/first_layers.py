@@ -100,7 +100,7 @@ with tempfile.TemporaryDirectory() as work:
         said = run("check", model, "--source-of", made)
         assert said.returncode == 0, said.stdout + said.stderr
     out = work + "/again"
-    for word, why in (("1-2", "from the first on"), ("0-900", "the model has the layers"), ("two", "from the first on")):
+    for word, why in (("1-2", "from the first on"), ("0-900", "leave --layers out"), ("0-4294967296", "the model has the layers"), ("two", "from the first on")):
         said = run("convert", model, out, "--layers", word)
         assert said.returncode == 2 and why in said.stderr, said.stderr
     said = run("convert", model, out, "--layers", "0-1", "--consume-source")

@@ -83,6 +83,7 @@ meant "convert IN OUT --to int8 --rule '*lm_head*=keep' --rule 're:.*self_attn.*
   convert IN OUT --to int8 --ignore lm_head --ignore 're:.*self_attn.*'
 meant "inspect IN --gpu h100 --count 8" inspect IN --gpu 8xh100
 meant "inspect IN --gpu h100 --count 8" inspect IN --gpu h100 --gpus 8
+meant "inspect IN --gpu h100 --count 8" inspect IN --gpus 8
 meant "check IN --engine vllm" check IN --for vllm
 meant "synth OUT --family qwen3 --scheme bf16" synth OUT --family qwen3 --scheme bfloat16
 echo 'to: bfloat16' >"$work/other.yaml"
