@@ -31,8 +31,8 @@ namespace ingot::formats {
 namespace {
 
 struct LayerCut {
-  LayerCounts layers;          // of the source
-  std::uint64_t n_layers = 0;  // that stay
+  LayerCounts layers;          // layers of the source
+  std::uint64_t n_layers = 0;  // number of main layers of the view
 };
 
 bool ends_with_one_of(std::string_view key, std::span<const std::string_view> ends) {

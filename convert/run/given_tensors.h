@@ -93,7 +93,7 @@ class GivenTensors {
   std::deque<std::size_t> ready_;
   std::size_t n_at_work_ = 0;
   std::uint64_t n_waiting_ = 0;  // bytes of sets that are complete
-  std::uint64_t n_ready_ = 0;    // of these, bytes of units that nobody has taken
+  std::uint64_t n_ready_ = 0;    // bytes of units that wait for a thread, a part of n_waiting_
   bool has_begun_ = false, is_finished_ = false, has_ended_ = false;
   std::exception_ptr failure_;
 };

@@ -278,7 +278,7 @@ MadePart scales_of_chunks(Origin from, std::string name, const Chunks& chunks, s
                           std::uint64_t first, std::uint64_t block_rows) {
   const std::uint64_t all = chunks.rows_of_all(), rows = chunks.rows.at(which);
   const std::uint64_t n_scales = from.tensor.shape.front(), cols = from.tensor.shape.back();
-  // Blocks begin anew in each chunk wherever the number of scales allows it.
+  // There are more rows of scales where the grid of blocks begins anew in each chunk.
   const bool begins_anew = n_scales == chunks.n * ceil_div(all, block_rows);
   return {std::move(name),
           DType::kF32,

@@ -51,8 +51,8 @@ constexpr std::array kNativeStorage = {
     StorageRow{SchemeId::kNvfp4, kStatic, "NVFP4", kNvidiaNvfp4Parts},
 };
 
-// Routed experts in MXFP4 next to FP8 blocks, under the names of Ling (kExpertMethod) and under
-// those of MiMo and Step (kStoreDtype), which vLLM reads in any architecture.
+// Routed experts in MXFP4 next to FP8 blocks, in the words of Ling (kExpertMethod), or of MiMo
+// and Step (kStoreDtype). vLLM reads the latter in any architecture.
 constexpr std::string_view kMethodScale = ".weight_scale_inv";
 constexpr std::array kMethodMxfp4Parts = {
     codes_part(kU8), PartRow{Part::kScale, kMethodScale, kF8E8M0, kGrid, false, true}};

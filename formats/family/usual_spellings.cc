@@ -310,6 +310,26 @@ std::span<const SingleExpert> usual_singles(std::string_view stack) {
   return {};
 }
 
+std::string_view stem_of(std::string_view name) {
+  constexpr std::string_view kWeight = ".weight";
+  if (name.ends_with(kWeight)) name.remove_suffix(kWeight.size());
+  return name;
+}
+
+std::string_view module_of(std::string_view name) {
+  const std::string_view stem = stem_of(name);
+  return stem.substr(0, stem.rfind('.') + 1);
+}
+
+bool is_bias_name(std::string_view name) {
+  return name.ends_with(".bias") || name.ends_with("_bias");
+}
+
+bool is_of_recurrence(Role role) {
+  return role == Role::kLinearAttentionIn || role == Role::kLinearAttentionOut ||
+         role == Role::kLinearAttentionState;
+}
+
 UsualRow usual_row(const UsualSpelling& spelling) {
   UsualRow usual = usual_row(spelling.role);
   if (!spelling.is_joint) return usual;

@@ -35,6 +35,15 @@ struct SingleExpert {
 /// The matrices of single experts that a stack of this name joins, in the order of its outputs.
 std::span<const SingleExpert> usual_singles(std::string_view stack);
 
+/// The name without the ending of weights.
+std::string_view stem_of(std::string_view name);
+/// The module of a weight, with the dot behind it; empty for names without a dot.
+std::string_view module_of(std::string_view name);
+/// True for names that end as those of biases.
+bool is_bias_name(std::string_view name);
+/// True for matrices of a recurrence.
+bool is_of_recurrence(Role role);
+
 /// The usual row of a name. Joined rows are not cut, since their order is not known.
 UsualRow usual_row(const UsualSpelling& spelling);
 

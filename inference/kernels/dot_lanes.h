@@ -25,7 +25,7 @@ inline float fold_lanes(DotLanes lanes) {
 
 /// Adds the products of `n` elements to the lanes, the first one to lane 0.
 inline void add_products(const float* a, const float* b, std::size_t n, DotLanes& lanes) {
-  DotLanes sums = lanes;  // which nothing else can point to
+  DotLanes sums = lanes;  // a copy has no alias, so it stays in registers
   std::size_t k = 0;
   const auto add = [&](std::size_t lane) {
     const float product = a[k + lane] * b[k + lane];

@@ -66,8 +66,8 @@ void for_each_band(std::size_t n_bands, std::size_t threads, std::size_t scratch
   }
 }
 
-/// True if a weight is in memory as F32: its scheme is only read, or its columns have factors,
-/// which products of codes do not know.
+/// True if a weight is in memory as F32: its scheme is only read, or its columns have factors.
+/// Kernels that multiply codes have no factors of columns.
 bool is_read_as_values(const Encoding& encoding) {
   return formats::is_read_only(encoding.scheme) || encoding.stored.has(Part::kColumnFactor);
 }

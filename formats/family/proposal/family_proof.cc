@@ -10,6 +10,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/hash.h"
+#include "formats/base/words.h"
 #include "formats/family/family_yaml.h"
 #include "formats/family/rule_scope.h"
 
@@ -110,7 +111,35 @@ std::string hash_of(std::string_view text) {
   return hash_bytes(std::as_bytes(std::span(text))).hex();
 }
 
+/// Turns the row at which a refusal points into a comment that says why; false where it points at
+/// none.
+bool leave_out_refused(std::string& yaml, std::string_view refusal) {
+  constexpr std::string_view kLine = "line ";
+  if (!refusal.starts_with(kLine)) return false;
+  refusal.remove_prefix(kLine.size());
+  const std::size_t colon = std::min(refusal.find(": "), refusal.size());
+  const std::optional<std::uint32_t> line = number_from(refusal.substr(0, colon));
+  std::size_t begin = 0;
+  for (std::uint32_t i = 1; line && i < *line; ++i) begin = yaml.find('\n', begin) + 1;
+  if (!line || yaml.substr(begin, 2) != "- ") return false;
+  yaml.insert(begin, fmt::format("# left out, {}\n# ", refusal.substr(colon + 2)));
+  return true;
+}
+
 }  // namespace
+
+std::string without_refused_rows(std::string yaml) {
+  constexpr int kMostLeftOut = 256;
+  for (int i = 0; i < kMostLeftOut; ++i) {
+    try {
+      static_cast<void>(parse_family(yaml, {}));
+      break;
+    } catch (const Error& error) {
+      if (!leave_out_refused(yaml, error.message())) break;
+    }
+  }
+  return yaml;
+}
 
 std::vector<std::string> faults_of(std::string_view yaml, const ModelConfig& config,
                                    std::span<const UnknownWeight> weights) {

@@ -12,6 +12,10 @@
 
 namespace ingot::formats {
 
+/// A family's text whose rows that parse_family() refuses are comments, with the reason: names of
+/// one checkpoint may contradict each other in the meaning of their numbers.
+std::string without_refused_rows(std::string yaml);
+
 /// The gaps of the family of this text as a description of these weights: a row and a shape for
 /// every tensor, each tensor that it promises, and fused sets that are whole and of one scheme, as
 /// engines load them. Empty: nothing. A fault of each kind of tensors.

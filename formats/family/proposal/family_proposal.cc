@@ -84,7 +84,7 @@ class Proposal {
     // Biases follow from their weights.
     for (const bool are_biases : {false, true}) {
       for (auto& [pattern, kind] : kinds_) {
-        if (!kind.is_of_tower && is_bias(pattern) == are_biases) judge(pattern, kind);
+        if (!kind.is_of_tower && is_bias_name(pattern) == are_biases) judge(pattern, kind);
       }
     }
   }
@@ -286,11 +286,6 @@ class Proposal {
     return is_output_major ? StackOrder::kOutputMajor : StackOrder::kInputMajor;
   }
 
-  static std::string_view module_of(std::string_view name) {
-    const std::string_view stem = stem_of(name);
-    return stem.substr(0, stem.rfind('.') + 1);
-  }
-
   /// The evidence of a stack itself on its orientation: its shape, the values that share a scale,
   /// which are of one output, and its biases, one for each output.
   std::vector<StackOrder> told_by_stack(const std::string& pattern, const Kind& kind) const {
@@ -324,13 +319,6 @@ class Proposal {
       }
     }
     return order;
-  }
-
-  /// The name without the ending of weights.
-  static std::string_view stem_of(std::string_view name) {
-    constexpr std::string_view kWeight = ".weight";
-    if (name.ends_with(kWeight)) name.remove_suffix(kWeight.size());
-    return name;
   }
 
   static bool is_stack(const std::string& pattern, const Kind& kind) {
@@ -591,14 +579,10 @@ class Proposal {
     judged.gate_up = order.value_or(GateUpOrder::kHalves);
   }
 
-  static bool is_bias(std::string_view pattern) {
-    return pattern.ends_with(".bias") || pattern.ends_with("_bias");
-  }
-
   /// Judges a bias by the matrix, or the stack, that it is of: true where one is there whose
   /// outputs it has.
   bool judge_bias(const std::string& pattern, Kind& kind) {
-    if (!is_bias(pattern) || !kind.has_one_shape) return false;
+    if (!is_bias_name(pattern) || !kind.has_one_shape) return false;
     constexpr std::size_t kEnd = std::string_view(".bias").size();
     const std::string stem = pattern.substr(0, pattern.size() - kEnd);
     const bool is_of_stack = pattern.ends_with("_bias");
@@ -703,11 +687,6 @@ class Proposal {
     const Shape& shape = *kind.first->shape;
     return kind.has_one_shape && shape.size() == 2 && widths_.is_one_of(shape[0], usual.out) &&
            widths_.is_one_of(shape[1], usual.in);
-  }
-
-  static bool is_of_recurrence(Role role) {
-    return role == Role::kLinearAttentionIn || role == Role::kLinearAttentionOut ||
-           role == Role::kLinearAttentionState;
   }
 
   /// True for a matrix of a module that has the decays of a recurrence in the same layers, where
@@ -898,38 +877,14 @@ class Proposal {
   std::string mtp_layers_;
 };
 
-/// Comments the line out that a refusal of the text begins with, and says why. Returns whether
-/// there is such a line.
-bool leave_out_refused(std::string& yaml, std::string_view refusal) {
-  constexpr std::string_view kLine = "line ";
-  if (!refusal.starts_with(kLine)) return false;
-  refusal.remove_prefix(kLine.size());
-  const std::size_t colon = std::min(refusal.find(": "), refusal.size());
-  const std::optional<std::uint32_t> line = number_from(refusal.substr(0, colon));
-  std::size_t begin = 0;
-  for (std::uint32_t i = 1; line && i < *line; ++i) begin = yaml.find('\n', begin) + 1;
-  if (!line || yaml.substr(begin, 2) != "- ") return false;
-  yaml.insert(begin, fmt::format("# left out, {}\n# ", refusal.substr(colon + 2)));
-  return true;
-}
-
 }  // namespace
 
 LearnedFamily learn_family(const ModelConfig& config, std::span<const UnknownWeight> weights,
                            const FamilyEvidence& evidence) {
-  constexpr int kMostLeftOut = 256;
   Proposal proposal(config, weights, evidence);
-  LearnedFamily learned{
-      .yaml = proposal.text(), .share = proposal.other_share(), .nearest = proposal.nearest()};
-  // Names of one checkpoint may contradict each other in the meaning of their numbers.
-  for (int i = 0; i < kMostLeftOut; ++i) {
-    try {
-      static_cast<void>(parse_family(learned.yaml, {}));
-      break;
-    } catch (const Error& error) {
-      if (!leave_out_refused(learned.yaml, error.message())) break;
-    }
-  }
+  LearnedFamily learned{.yaml = without_refused_rows(proposal.text()),
+                        .share = proposal.other_share(),
+                        .nearest = proposal.nearest()};
   learned.n_answers = evidence.answers.size();
   learned.has_stacks = proposal.has_stacks();
   learned.questions = std::move(proposal).questions();

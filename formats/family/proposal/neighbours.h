@@ -40,8 +40,8 @@ class Neighbours {
   /// of several in a family one that fits.
   [[nodiscard]] std::vector<NeighbourRow> rows_of(const NamedTensors& tensors) const;
   /// The traits of a row as a family's file says them, each with ", " before it, without its shape,
-  /// the set that it is fused with, and the order of a stack;
-  /// nullopt where a width of them is no expression over this config alone.
+  /// the set that it is fused with, and the order of a stack. Returns nullopt when one of their
+  /// widths is no expression over this config.
   [[nodiscard]] std::optional<std::string> traits_of(const NeighbourRow& row,
                                                      const ShapesByLayer& layers) const;
   /// The shape of a row that fits, as traits_of() says traits; empty where no expression says it.

@@ -106,7 +106,7 @@ TEST(OutputGuard, WrapsLinesButNotData) {
   to.str("");
   EXPECT_TRUE(buffer.write_data("{\"data\": \"that stay on a line\"}\n"));
   EXPECT_EQ(to.str(), "{\"data\": \"that stay on a line\"}\n");
-  // What a flush has shown is wrapped no more.
+  // A text that a flush has shown is wrapped no more.
   to.str("");
   stream << "a question that waits: " << std::flush << "and its answer\n";
   EXPECT_EQ(to.str(), "a question that waits: and its answer\n");
