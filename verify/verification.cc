@@ -89,12 +89,11 @@ void require_of_ranks(const VerificationOptions& options) {
               "slices at once: run them in one process (--mpi never)");
 }
 
-// The inputs that several outputs of one source share, and the results of its text: read and run
+// The inputs that several outputs of one source share, and the results of its drafts: read and run
 // once.
 struct SourceInputs {
   std::optional<std::vector<Prompt>> prompts, documents;
   std::size_t n_documents = 0;  // of the text; longer ones are read in windows
-  std::optional<Likelihood> text;
   std::optional<std::vector<DraftText>> draft_texts;
   DraftOutcomes drafts;  // the source's outcomes on draft_texts
 };
@@ -353,15 +352,11 @@ class Verification {
     shard::require_all_ranks(model);
     shard::require_all_ranks(to.model);
     const std::vector<Prompt>& documents = documents_for(model);
-    if (from != nullptr && !inputs_->text) {
-      RunOptions options = run_options("reading text, source");
-      options.output_profile = options.source_profile;
-      inputs_->text = measure_likelihood(from->model, documents, options);
-    }
-    Likelihood output = measure_likelihood(to.model, documents, run_options("reading text"));
-    report_.text.emplace();
-    if (inputs_->text) report_.text->source.emplace(*inputs_->text);
-    report_.text->output = std::move(output);
+    const RunOptions options = run_options("reading text");
+    report_.text = from != nullptr
+                       ? compare_text(from->model, to.model, documents, options)
+                       : TextReport{.source = {},
+                                    .output = measure_likelihood(to.model, documents, options)};
     report_.text->documents = inputs_->n_documents;
   }
 

@@ -32,7 +32,7 @@ struct VerificationOptions {
   /// Name of the output in the report, where that is not its directory's.
   std::string output_name = {};
   std::filesystem::path prompts = {};     ///< texts between blank lines; empty: the built-in ones
-  std::filesystem::path text = {};        ///< documents whose perplexity is measured
+  std::filesystem::path text = {};        ///< documents on which both are run
   std::filesystem::path reference = {};   ///< recorded activations; of a single checkpoint
   std::filesystem::path thresholds = {};  ///< YAML
   std::vector<std::string> requirements = {};    ///< "metric>=limit"
@@ -77,9 +77,8 @@ struct ComparedDirectories {
   std::filesystem::path a_config = {}, b_config = {}, reference_config = {};
 };
 
-/// Compares two outputs of one source: each against the reference, which is opened, and its text
-/// read, once, at the same levels, over the same prompts; without one, B against A, both computed
-/// with output_profile. Judges nothing: gates and names in the options have no effect. Throws as
+/// Compares two outputs of one source at the same levels, over the same prompts and text: each
+/// against the reference; without one, B against A, both computed with output_profile. Judges nothing: gates and names in the options have no effect. Throws as
 /// verify_pair() does, and all errors that keep a side from being opened or a level from being run.
 Comparison compare_outputs(const ComparedDirectories& directories,
                            const VerificationOptions& options);

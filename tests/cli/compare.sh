@@ -28,7 +28,9 @@ holds "f['weights.changed']['closer'] == 'equal'" all
 holds "r['expert-up']['a_closer'] == 64 and r['expert-up']['difference_db'] < -15" all
 holds "r['o-proj']['b_closer'] > 0 and r['o-proj']['b']['relative_error'] == 0" all
 # Tokens, documents and schemes add up to what is said of the whole.
-holds "all(abs(sum(x['interval']) / 2 - x['difference']) < 1e-9 for x in f.values() if x['interval'])" all
+holds "all(abs(sum(x['interval']) / 2 - x['difference']) < 1e-9 for x in f.values() if x['interval'] and x['drawn'] == 'prompts')" all
+holds "f['text.kl']['interval'][0] <= f['text.kl']['difference'] <= f['text.kl']['interval'][1] and f['text.kl']['closer'] == 'A'" all
+holds "all(abs(f['text.kl'][s] - d[s]['measured']['text']['kl']['mean']) < 1e-15 for s in 'ab')" all
 holds "abs(f['text.nll']['a'] * f['text.nll']['tokens'] - d['a']['measured']['text']['output']['nll']) < 1e-6" all
 for side in a b; do
   holds "sum(c['tensors'] for c in d['$side']['measured']['changes']) == d['reference']['tensors']" all

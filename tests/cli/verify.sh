@@ -57,6 +57,20 @@ expect 2 "$work/bad/model-00001-of-00002.safetensors: " "$ingot" verify "$work/b
 
 # Text, and activations that transformers recorded.
 expect 0 "perplexity" "$ingot" verify "$work/int8" --text "$work/prompts"
+grep -q "one document gives no interval" "$work/stdout" || fail "an interval of one document"
+python3 -c 'import json,sys; json.dump({"docs": json.load(open(sys.argv[1]))["docs"][:4]}, open(sys.argv[2], "w"))' \
+  "$(dirname "$0")/../golden/tiny-v32/val_docs.json" "$work/text.json" || fail "text"
+for threads in 1 2; do
+  "$ingot" verify "$example" "$work/int8" --levels structure --text "$work/text.json" --threads $threads \
+    --require 'text.kl<=1e-4' --json >"$work/text$threads" 2>/dev/null || fail "--text with $threads threads"
+done
+cmp -s "$work/text1" "$work/text2" || fail "threads change intervals"
+facts='t = d.get("text")'
+holds "t['draws'] == 2000 and 0 < t['kl']['interval'][0] < t['kl']['mean'] < t['kl']['interval'][1] < 1e-4" text1
+holds "all(x['perplexity_interval'][0] < x['perplexity'] < x['perplexity_interval'][1] for x in (t['source'], t['output']))" text1
+holds "t['log_ratio']['interval'][0] <= t['log_ratio']['mean'] <= t['log_ratio']['interval'][1]" text1
+expect 0 "bootstrap over documents, 2,000 draws" "$ingot" verify "$example" "$work/int8" --levels structure --text "$work/text.json"
+expect 1 "text.kl" "$ingot" verify "$example" "$work/int8" --levels structure --text "$work/text.json" --require 'text.kl<=1e-9'
 expect 0 "PASS" "$ingot" verify "$golden/checkpoint" --reference "$golden/golden.safetensors" --profile f32 --require 'layers.cosine>=0.999999'
 
 # Before anything is published.

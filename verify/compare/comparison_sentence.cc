@@ -64,7 +64,7 @@ std::string outputs_text(const PairedFigure& kl) {
     case Closer::kEqual:
       return "the outputs of both are equally close";
     default:
-      return "the prompts do not tell the outputs apart, " + kl_sentence(kl);
+      return fmt::format("the {} do not tell the outputs apart, {}", kl.drawn, kl_sentence(kl));
   }
 }
 
@@ -107,8 +107,13 @@ std::string comparison_sentence(const Comparison& comparison) {
   if (!comparison.a) return difference_text(comparison.b);
   const std::vector<PairedFigure> figures = paired_figures(*comparison.a, comparison.b);
   std::vector<std::string> parts = damage_of(figures);
-  const auto kl = std::ranges::find(figures, "outputs.kl", &PairedFigure::name);
-  if (kl != figures.end()) parts.push_back(outputs_text(*kl));
+  // A text has more documents than there are prompts.
+  for (const std::string_view name : {"text.kl", "outputs.kl"}) {
+    const auto kl = std::ranges::find(figures, name, &PairedFigure::name);
+    if (kl == figures.end()) continue;
+    parts.push_back(outputs_text(*kl));
+    break;
+  }
   const std::vector<PairedTensor> tensors = paired_tensors(*comparison.a, comparison.b);
   if (!tensors.empty()) parts.push_back(weights_sentence(tensors));
   if (parts.empty())

@@ -125,6 +125,11 @@ struct Sampled {
   std::string_view summary = {};  // of a figure that is no metric
 };
 
+// Prompts are too few to be drawn anew, documents may have any distribution.
+std::optional<Interval> interval_of(std::string_view drawn, std::span<const ClusterSum> clusters) {
+  return drawn == kDocuments ? bootstrap_interval(clusters) : mean_interval(clusters);
+}
+
 // Attaches the interval to the metric's figure; a likelihood becomes a figure.
 void add_samples(const Sampled& what, std::span<const Sample> samples,
                  std::vector<PairedFigure>& figures) {
@@ -157,7 +162,7 @@ void add_samples(const Sampled& what, std::span<const Sample> samples,
   figure->tokens = tokens;
   figure->clusters = clusters.size();
   figure->drawn = what.drawn;
-  figure->interval = mean_interval(clusters);
+  figure->interval = interval_of(what.drawn, clusters);
 }
 
 // The value of a token, where it has one.
@@ -233,10 +238,19 @@ void add_text_samples(const TextReport& a, const TextReport& b,
                       std::vector<PairedFigure>& figures) {
   const std::vector<SequenceLikelihood>& of_a = a.output.sequences;
   const std::vector<SequenceLikelihood>& of_b = b.output.sequences;
-  std::vector<Sample> samples;
-  for (std::size_t i = 0; i < of_a.size() && of_a.size() == of_b.size(); ++i) {
-    samples.push_back({.cluster = i, .count = of_a[i].tokens, .a = of_a[i].nll, .b = of_b[i].nll});
-  }
+  const auto of_text = [&](double SequenceLikelihood::*value) {
+    std::vector<Sample> samples;
+    for (std::size_t i = 0; i < of_a.size() && of_a.size() == of_b.size(); ++i) {
+      samples.push_back({.cluster = of_a[i].document,
+                         .count = of_a[i].tokens,
+                         .a = of_a[i].*value,
+                         .b = of_b[i].*value});
+    }
+    return samples;
+  };
+  if (a.source && b.source)
+    add_samples({"text.kl", kDocuments}, of_text(&SequenceLikelihood::kl), figures);
+  const std::vector<Sample> samples = of_text(&SequenceLikelihood::nll);
   add_samples(
       {"text.nll", kDocuments, "mean -ln(probability) of the text's tokens: ln(perplexity)"},
       samples, figures);

@@ -188,11 +188,15 @@ void mtp_kl(const Report& report, const See& see) {
     see(finite_or_nan(report.layers->mtp_logits->mean_kl), report.output.kind, kWhole);
 }
 
+void text_kl(const Report& report, const See& see) {
+  if (report.text && report.text->source)
+    see(finite_or_nan(kl_of(*report.text).mean), report.output.kind, kWhole);
+}
+
 void perplexity(const Report& report, const See& see) {
   double ratio = 0;  // logarithm of the ratio
   if (report.text && report.text->source) {
-    const auto mean = [](const Likelihood& side) { return side.nll / count(side.tokens); };
-    ratio = mean(report.text->output) - mean(*report.text->source);
+    ratio = log_ratio_of(*report.text).mean;
   } else if (report.layers && report.source && report.layers->logits.tokens > 0) {
     ratio = report.layers->logits.output_nll - report.layers->logits.source_nll;
   } else {
@@ -285,6 +289,8 @@ constexpr std::array kMetrics{
     Metric{"outputs.perplexity", Bound::kAtMost,
            "|ln(perplexity of the output / of the source)|, of --text, else of the prompts",
            perplexity},
+    Metric{"text.kl", Bound::kAtMost, "mean KL(source || output) of the tokens of --text, nats",
+           text_kl},
     Metric{"mtp.cosine", Bound::kAtLeast, "layers.cosine of the MTP layer",
            per_layer<isolated_mean<true>>},
     Metric{"mtp.kl", Bound::kAtMost, "outputs.kl of the MTP layer", mtp_kl},

@@ -284,18 +284,6 @@ auto on_side(std::string_view side, Body&& body) {
   }
 }
 
-void require_same_shape(const ModelSpec& source, const ModelSpec& output) {
-  const auto require = [](std::string_view what, std::size_t a, std::size_t b) {
-    if (a == b) return;
-    throw Error(ErrorCode::kMismatch,
-                "the source has {} {}, the output {}: they are not the same model", a, what, b);
-  };
-  require("layers", source.n_main, output.n_main);
-  require("values per hidden state", source.hidden, output.hidden);
-  require("values per token between layers", source.stream_width(), output.stream_width());
-  require("words in its vocabulary", source.vocab, output.vocab);
-}
-
 void set_isolated(Matrix& both, std::span<const float> states) {
   std::copy(states.begin(), states.end(), both.values().begin());
 }

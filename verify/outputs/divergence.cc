@@ -11,6 +11,7 @@
 namespace ingot::verify {
 
 using inference::Matrix;
+using inference::ModelSpec;
 
 namespace {
 
@@ -52,6 +53,18 @@ double overlap(const Largest& a, const Largest& b) {
 }
 
 }  // namespace
+
+void require_same_shape(const ModelSpec& source, const ModelSpec& output) {
+  const auto require = [](std::string_view what, std::size_t a, std::size_t b) {
+    if (a == b) return;
+    throw Error(ErrorCode::kMismatch,
+                "the source has {} {}, the output {}: they are not the same model", a, what, b);
+  };
+  require("layers", source.n_main, output.n_main);
+  require("values per hidden state", source.hidden, output.hidden);
+  require("values per token between layers", source.stream_width(), output.stream_width());
+  require("words in its vocabulary", source.vocab, output.vocab);
+}
 
 double negative_log_likelihood(std::span<const float> logits, std::int32_t token) {
   return log_sum(logits) - double{logits[static_cast<std::size_t>(token)]};

@@ -12,6 +12,9 @@
 
 namespace ingot::verify {
 
+/// Throws kMismatch when states and logits of the two models cannot be compared.
+void require_same_shape(const inference::ModelSpec& source, const inference::ModelSpec& output);
+
 /// -ln softmax(logits)[token], in double.
 double negative_log_likelihood(std::span<const float> logits, std::int32_t token);
 

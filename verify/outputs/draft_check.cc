@@ -104,9 +104,9 @@ DraftOutcomes measure_drafts(const Checkpoint& model, std::span<const DraftText>
   std::vector<Prompt> documents;
   for (const DraftText& text : texts) documents.push_back(text.text);
   DraftOutcomes outcomes;
-  const auto take = [&](LayerStream& stream, const Matrix& hidden,
-                        std::span<const PromptSpan> spans) {
-    const Matrix normed = stream.final_norm(hidden);
+  const auto take = [&](std::deque<PassedModel>& models, std::span<const PromptSpan> spans) {
+    LayerStream& stream = models.front().stream;
+    const Matrix normed = stream.final_norm(models.front().hidden);
     const std::vector<PromptSpan> next = next_token_spans(spans);
     const Matrix drafting = stream.mtp(states_before(normed.view(), spans, next), rows_of(next, 1));
     // Token i + 1 goes with entry i and state i, which draft token i + 2; state i + 1 chooses it.
@@ -130,7 +130,8 @@ DraftOutcomes measure_drafts(const Checkpoint& model, std::span<const DraftText>
     INGOT_CHECK(at == drafts.size());
   };
   constexpr std::size_t kStates = 3;  // normed, and the input and output of the MTP layer
-  pass_documents(model, documents, options, kStates, take);
+  const PassingModel passing = {.model = model, .profile = options.output_profile};
+  pass_documents({&passing, 1}, documents, options, kStates, take);
   return outcomes;
 }
 

@@ -1,7 +1,9 @@
 #include "verify/outputs/interval.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <vector>
 
 namespace ingot::verify {
 
@@ -34,6 +36,44 @@ std::optional<Interval> mean_interval(std::span<const ClusterSum> clusters) {
   }
   const double half = student_t(n_clusters - 1) * std::sqrt(c / (c - 1) * squares) / n;
   return Interval{.low = mean - half, .high = mean + half};
+}
+
+namespace {
+
+// Word n of SplitMix64's sequence from the state 0 (Steele, Lea and Flood, 2014).
+std::uint64_t split_mix_word(std::uint64_t n) {
+  n = (n + 1) * 0x9E3779B97F4A7C15U;
+  n = (n ^ (n >> 30U)) * 0xBF58476D1CE4E5B9U;
+  n = (n ^ (n >> 27U)) * 0x94D049BB133111EBU;
+  return n ^ (n >> 31U);
+}
+
+}  // namespace
+
+std::optional<Interval> bootstrap_interval(std::span<const ClusterSum> clusters) {
+  std::vector<ClusterSum> filled;
+  double sum = 0;
+  for (const ClusterSum& cluster : clusters) {
+    if (cluster.count == 0) continue;
+    filled.push_back(cluster);
+    sum += cluster.sum;
+  }
+  if (filled.size() < 2 || !std::isfinite(sum)) return std::nullopt;
+  const std::uint64_t n = filled.size();
+  std::vector<double> means;
+  for (std::uint64_t draw = 0; draw < kBootstrapDraws; ++draw) {
+    ClusterSum drawn;
+    for (std::uint64_t i = 0; i < n; ++i) {
+      // The upper half of a word times n has the index in its own upper half.
+      const ClusterSum& cluster = filled[(split_mix_word(draw * n + i) >> 32U) * n >> 32U];
+      drawn.sum += cluster.sum;
+      drawn.count += cluster.count;
+    }
+    means.push_back(drawn.sum / static_cast<double>(drawn.count));
+  }
+  constexpr std::size_t kBeyond = kBootstrapDraws / 40;  // 2.5% at each end
+  std::ranges::sort(means);
+  return Interval{.low = means[kBeyond - 1], .high = means[kBootstrapDraws - kBeyond]};
 }
 
 }  // namespace ingot::verify

@@ -201,7 +201,9 @@ void add_windows(const inference::ModelSpec& spec, std::span<const std::int32_t>
     const auto from = document.ids.begin() + static_cast<std::ptrdiff_t>(next);
     ids.insert(ids.end(), from, from + static_cast<std::ptrdiff_t>(n));
     next += n;
-    windows.push_back({.text = next == n ? document.text : std::string(), .ids = std::move(ids)});
+    windows.push_back({.text = next == n ? document.text : std::string(),
+                       .ids = std::move(ids),
+                       .document = document.document});
   }
 }
 
@@ -249,7 +251,10 @@ std::vector<Prompt> read_documents(const std::filesystem::path& path, const Chec
   std::vector<Prompt> whole = encode(read_lines(path, split), source, tokenizer, path);
   if (documents != nullptr) *documents = whole.size();
   std::vector<Prompt> windows;
-  for (Prompt& document : whole) add_windows(spec, around, std::move(document), windows);
+  for (std::size_t d = 0; d < whole.size(); ++d) {
+    whole[d].document = d;
+    add_windows(spec, around, std::move(whole[d]), windows);
+  }
   return windows;
 }
 

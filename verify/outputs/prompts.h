@@ -20,6 +20,7 @@ namespace ingot::verify {
 struct Prompt {
   std::string text;
   std::vector<std::int32_t> ids;
+  std::size_t document = 0;  ///< index of the document that a window is from
 };
 
 /// How models are run over prompts, and with how much of the machine. Each level reads the members

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -174,15 +176,30 @@ std::string draft_text(const DraftReport& draft) {
   return line;
 }
 
-std::string perplexity_line(const TextReport& text) {
-  const Likelihood& output = text.output;
-  std::string line = fmt::format("perplexity {:.5f}", output.perplexity());
-  if (text.source) line += fmt::format(", source {:.5f}", text.source->perplexity());
-  line += fmt::format(" on {} tokens of {} documents", count_text(output.tokens),
+std::string between_text(const std::optional<Interval>& interval, const auto& text) {
+  return interval ? fmt::format(" (95% {} to {})", text(interval->low), text(interval->high)) : "";
+}
+
+// Figures of the text with their intervals, which a text of one document does not give.
+std::string text_line(const TextReport& text) {
+  const TextFigure nll = nll_of(text.output);
+  const auto perplexity = [](double of) { return fmt::format("{:.5f}", std::exp(of)); };
+  const auto change = [](double of) { return fmt::format("{:+.3f}%", 100 * std::expm1(of)); };
+  std::string line =
+      fmt::format("perplexity {}{}", perplexity(nll.mean), between_text(nll.interval, perplexity));
+  if (text.source) {
+    const TextFigure ratio = log_ratio_of(text), kl = kl_of(text);
+    line += fmt::format(", source {:.5f}, change {}{}; KL {} nats{}", text.source->perplexity(),
+                        change(ratio.mean), between_text(ratio.interval, change),
+                        short_text(kl.mean), between_text(kl.interval, short_text));
+  }
+  line += fmt::format("; on {} tokens of {} documents", count_text(text.output.tokens),
                       count_text(text.documents));
-  if (text.documents < output.documents)
-    line += fmt::format(" in {} context windows", count_text(output.documents));
-  return line;
+  if (text.documents < text.output.documents)
+    line += fmt::format(" in {} context windows", count_text(text.output.documents));
+  return line + (nll.interval ? fmt::format(", bootstrap over documents, {} draws",
+                                            count_text(kBootstrapDraws))
+                              : ", one document gives no interval");
 }
 
 }  // namespace
@@ -220,7 +237,7 @@ std::string prompt_html(std::size_t number, const std::vector<std::string_view>&
 void add_output_section(const Report& report, Form form, Sections& sections) {
   Section section{"outputs", "Outputs", {}};
   if (report.layers) section.add(logits_table(*report.layers));
-  if (report.text) section.add(Paragraph{perplexity_line(*report.text)});
+  if (report.text) section.add(Paragraph{text_line(*report.text)});
   if (report.greedy) {
     const GreedyReport& greedy = *report.greedy;
     std::string text =

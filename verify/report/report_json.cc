@@ -1,3 +1,6 @@
+#include <cmath>
+#include <optional>
+
 #include "check/rules/loader_rules.h"
 #include "report/rows.h"
 #include "verify/gates/report.h"
@@ -110,11 +113,18 @@ Json greedy_json(const GreedyReport& greedy) {
           {"prompts", json_list(greedy.prompts, prompt_json)}};
 }
 
+Json interval_json(const std::optional<Interval>& interval) {
+  return interval ? Json({interval->low, interval->high}) : Json(nullptr);
+}
+
 Json likelihood_json(const Likelihood& likelihood) {
+  std::optional<Interval> interval = nll_of(likelihood).interval;
+  if (interval) interval = {.low = std::exp(interval->low), .high = std::exp(interval->high)};
   return {{"documents", likelihood.documents},
           {"tokens", likelihood.tokens},
           {"nll", likelihood.nll},
-          {"perplexity", likelihood.perplexity()}};
+          {"perplexity", likelihood.perplexity()},
+          {"perplexity_interval", interval_json(interval)}};
 }
 
 Json draft_json(const DraftReport& draft) {
@@ -124,14 +134,19 @@ Json draft_json(const DraftReport& draft) {
       {"source", {{"accepted", draft.source_accepted}, {"acceptance", draft.source_acceptance()}}},
       {"output", {{"accepted", draft.output_accepted}, {"acceptance", draft.output_acceptance()}}},
       {"loss", draft.loss()},
-      {"interval",
-       draft.interval ? Json({draft.interval->low, draft.interval->high}) : Json(nullptr)}};
+      {"interval", interval_json(draft.interval)}};
 }
 
 Json text_json(const TextReport& text) {
+  const auto figure_json = [](const TextFigure& figure) {
+    return Json{{"mean", figure.mean}, {"interval", interval_json(figure.interval)}};
+  };
   return {{"source", text.source ? likelihood_json(*text.source) : Json(nullptr)},
           {"output", likelihood_json(text.output)},
-          {"documents", text.documents}};
+          {"documents", text.documents},
+          {"draws", kBootstrapDraws},
+          {"kl", text.source ? figure_json(kl_of(text)) : Json(nullptr)},
+          {"log_ratio", text.source ? figure_json(log_ratio_of(text)) : Json(nullptr)}};
 }
 
 }  // namespace

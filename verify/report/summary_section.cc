@@ -58,6 +58,16 @@ std::string kl_text(const Report& report) {
   return logits == nullptr ? "" : fmt::format("{} nats", short_text(logits->mean_kl));
 }
 
+std::string text_kl_text(const Report& report) {
+  if (!report.text || !report.text->source) return {};
+  const TextFigure kl = kl_of(*report.text);
+  std::string text = fmt::format("{} nats", short_text(kl.mean));
+  if (kl.interval)
+    text += fmt::format(", 95% {} to {}", short_text(kl.interval->low),
+                        short_text(kl.interval->high));
+  return text;
+}
+
 std::string top_text(const Report& report) {
   const LogitAgreement* logits = logits_of(report);
   return logits == nullptr ? ""
@@ -167,6 +177,7 @@ void add_summary_section(const Summary& summary, Sections& sections) {
   add(first.is_difference ? "difference of the weights" : "error of the weights", {}, weights_text);
   add("KL of the next token", {}, kl_text);
   add("same likeliest token", {}, top_text);
+  add("KL of the text", {}, text_kl_text);
   const std::optional<double> perplexity = source_perplexity(first);
   add(first.text ? "perplexity of the text" : "perplexity of the prompts",
       perplexity ? fmt::format("{:.5f}", *perplexity) : "", perplexity_text);

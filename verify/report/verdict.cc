@@ -81,7 +81,7 @@ std::vector<Looked> looked_at(const Report& report) {
     looked.push_back({counted(report.draft->tokens, "draft", "drafts"), {"draft."}});
   if (report.text) {
     looked.push_back({"perplexity of " + counted(report.text->output.tokens, "token", "tokens"),
-                      {"outputs.perplexity"}});
+                      {"outputs.perplexity", "text."}});
   }
   return looked;
 }

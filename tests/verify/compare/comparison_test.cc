@@ -35,13 +35,15 @@ TEST(ComparisonSentence, SaysWhichIsCloserAndWhereNot) {
   }
   const std::string text = comparison_sentence(comparison);
   EXPECT_THAT(text, StartsWith("structure.errors of A 1, of B 0; layers.nonfinite of A 1, of B 0; "
-                               "the outputs of A are closer, mean KL of A 0.00017, of B 0.000255"));
+                               "the outputs of A are closer, mean KL of A 0.000244, of B 0.000366"));
   EXPECT_THAT(text, HasSubstr("; the weights of B are closer, SQNR of A "));
   EXPECT_THAT(text, HasSubstr("but not in expert-up"));
 }
 
 TEST(ComparisonSentence, DoesNotDecideByChance) {
   Comparison comparison = sample_comparison();
+  comparison.a->text.reset();
+  comparison.b.text.reset();
   auto& tokens = comparison.b.layers->tokens_of_logits;
   tokens = comparison.a->layers->tokens_of_logits;
   for (TokenDivergence& token : tokens) token.kl += token.prompt % 2 == 0 ? 1e-4 : -1e-4;
@@ -236,8 +238,8 @@ TEST(PairedFigures, LikelihoodsSayWhoIsLikelierNotCloser) {
 
 TEST(PairedFigures, DocumentsOfATextAreWeighedByTokens) {
   Report a, b;
-  a.text = TextReport{.source = {}, .output = {.sequences = {{10, 20}, {30, 60}}}};
-  b.text = TextReport{.source = {}, .output = {.sequences = {{10, 21}, {30, 63}}}};
+  a.text = TextReport{.source = {}, .output = {.sequences = {{10, 20}, {30, 60, 0, 1}}}};
+  b.text = TextReport{.source = {}, .output = {.sequences = {{10, 21}, {30, 63, 0, 1}}}};
   const PairedFigure nll = figure(paired_figures(a, b), "text.nll");
   EXPECT_DOUBLE_EQ(nll.a, 2);
   EXPECT_DOUBLE_EQ(nll.difference, 0.1);
@@ -249,11 +251,11 @@ TEST(PairedFigures, DocumentsOfATextAreWeighedByTokens) {
 TEST(PairedFigures, PerplexityIsADistanceFromEitherSide) {
   // A is likelier than the source by 0.1 and 0.2 a token, B less likely by 0.3 and 0.4.
   Report a, b;
-  const Likelihood source{.tokens = 20, .nll = 40, .sequences = {{10, 20}, {10, 20}}};
+  const Likelihood source{.tokens = 20, .nll = 40, .sequences = {{10, 20}, {10, 20, 0, 1}}};
   a.text = TextReport{.source = source,
-                      .output = {.tokens = 20, .nll = 37, .sequences = {{10, 19}, {10, 18}}}};
+                      .output = {.tokens = 20, .nll = 37, .sequences = {{10, 19}, {10, 18, 0, 1}}}};
   b.text = TextReport{.source = source,
-                      .output = {.tokens = 20, .nll = 47, .sequences = {{10, 23}, {10, 24}}}};
+                      .output = {.tokens = 20, .nll = 47, .sequences = {{10, 23}, {10, 24, 0, 1}}}};
   const PairedFigure distance = figure(paired_figures(a, b), "outputs.perplexity");
   EXPECT_NEAR(distance.a, 0.15, 1e-12);
   EXPECT_NEAR(distance.b, 0.35, 1e-12);

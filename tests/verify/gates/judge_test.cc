@@ -49,7 +49,9 @@ std::vector<double> values_of(const Metric& metric, const Report& report) {
 }
 
 TEST(Judge, MetricsHoldAtTheirLimits) {
-  const Report report = whole_report();
+  Report report = whole_report();
+  report.text = TextReport{.source = Likelihood{.sequences = {{4, 8}}},
+                           .output = {.sequences = {{4, 9, 2}}}};
   for (const Metric& metric : metrics()) {
     const std::vector<double> values = values_of(metric, report);
     ASSERT_FALSE(values.empty()) << metric.name;
@@ -256,9 +258,10 @@ TEST(Judge, PerplexityIsComparedByItsLogarithmEitherWay) {
   report.layers->logits.source_nll = 2.0;
   report.layers->logits.output_nll = 1.5;
   EXPECT_EQ(values_of(*find_metric("outputs.perplexity"), report)[0], 0.5);
-  report.text =
-      TextReport{.source = Likelihood{.tokens = 4, .nll = 8}, .output = {.tokens = 4, .nll = 9}};
+  report.text = TextReport{.source = Likelihood{.tokens = 4, .nll = 8, .sequences = {{4, 8}}},
+                           .output = {.tokens = 4, .nll = 9, .sequences = {{4, 9, 2}}}};
   EXPECT_EQ(values_of(*find_metric("outputs.perplexity"), report)[0], 0.25);
+  EXPECT_EQ(values_of(*find_metric("text.kl"), report)[0], 0.5);
 }
 
 TEST(Judge, ADemandOnLogitsThatNobodyRecordedFails) {

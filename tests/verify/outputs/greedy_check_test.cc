@@ -11,6 +11,7 @@
 #include "tests/support/test.h"
 #include "tests/verify/layers/example.h"
 #include "tests/verify/layers/exchanged.h"
+#include "verify/layers/layer_check.h"
 #include "verify/outputs/divergence.h"
 #include "verify/outputs/draft_check.h"
 #include "verify/outputs/interval.h"
@@ -253,6 +254,72 @@ TEST(LikelihoodCheck, IgnoresBatchesAndThreads) {
   EXPECT_GT(tight_layers, roomy_layers);
 }
 
+// A second way to the same logits: both models in lockstep.
+TEST(TextCheck, HasTheDivergenceOfLevelLayers) {
+  const Example example;
+  const formats::Checkpoint output = master();
+  auto documents = three_prompts(example);
+  for (std::size_t d = 0; d < documents.size(); ++d) documents[d].document = d;
+  const RunOptions options = exact_on(2);
+  const TextReport text = verify::compare_text(example.model, output, documents, options);
+  const LayersReport layers = verify::compare_layers(example.model, output, documents, options);
+  std::vector<double> kl(3), source_nll(3), output_nll(3);
+  for (const TokenDivergence& token : layers.tokens_of_logits) {
+    if (!token.source_nll) continue;
+    kl[token.prompt] += token.kl;
+    source_nll[token.prompt] += *token.source_nll;
+    output_nll[token.prompt] += *token.output_nll;
+  }
+  ASSERT_EQ(text.output.sequences.size(), 3U);
+  double all = 0;
+  for (std::size_t d = 0; d < 3; ++d) {
+    EXPECT_EQ(text.output.sequences[d].kl, kl[d]);
+    EXPECT_EQ(text.output.sequences[d].nll, output_nll[d]);
+    EXPECT_EQ(text.source->sequences[d].nll, source_nll[d]);
+    EXPECT_EQ(text.output.sequences[d].document, d);
+    all += kl[d];
+  }
+  const verify::TextFigure figure = verify::kl_of(text);
+  EXPECT_DOUBLE_EQ(figure.mean, all / static_cast<double>(text.output.tokens));
+  ASSERT_TRUE(figure.interval);
+  EXPECT_LT(figure.interval->low, figure.mean);
+  EXPECT_GT(figure.interval->high, figure.mean);
+}
+
+TEST(TextCheck, BatchesAndThreadsChangeNothing) {
+  const Example example;
+  const formats::Checkpoint output = master();
+  auto documents = recorded_documents(example);
+  documents.resize(3);
+  const TextReport wanted = verify::compare_text(example.model, output, documents, exact_on(1));
+  RunOptions tight = exact_on(2);
+  std::uint64_t n_layers = 0;
+  tight.progress = [&](std::uint64_t, std::uint64_t all) { n_layers = all; };
+  tight.mem_limit = 1'000'000;
+  try {
+    verify::compare_text(example.model, output, documents, tight);
+    FAIL() << "1 MB is not enough";
+  } catch (const Error& error) {
+    tight.mem_limit = enough_memory(error);
+  }
+  const TextReport is = verify::compare_text(example.model, output, documents, tight);
+  EXPECT_GT(n_layers, 2 * 5U) << "several batches";
+  EXPECT_EQ(is.output.nll, wanted.output.nll);
+  EXPECT_EQ(is.source->nll, wanted.source->nll);
+  EXPECT_EQ(verify::kl_of(is).mean, verify::kl_of(wanted).mean);
+}
+
+TEST(TextCheck, WindowsOfOneDocumentGiveNoInterval) {
+  const Example example;
+  auto windows = three_prompts(example);  // each is of document 0
+  const Likelihood is = verify::measure_likelihood(example.model, windows, exact_on(1));
+  EXPECT_FALSE(verify::nll_of(is).interval);
+  windows.back().document = 1;
+  const Likelihood two = verify::measure_likelihood(example.model, windows, exact_on(1));
+  EXPECT_TRUE(verify::nll_of(two).interval);
+  EXPECT_EQ(verify::nll_of(two).mean, verify::nll_of(is).mean);
+}
+
 TEST(LikelihoodCheck, PredictsNothingOfOneToken) {
   const Example example;
   const std::vector<Prompt> one = {{.ids = {0}}};
@@ -444,6 +511,42 @@ TEST(MeanInterval, NeedsTwoClustersAndNumbers) {
   EXPECT_FALSE(mean_interval(std::vector<ClusterSum>{{5, 100}}));
   EXPECT_FALSE(mean_interval(std::vector<ClusterSum>{{5, 100}, {0, 0}}));
   EXPECT_FALSE(mean_interval(
+      std::vector<ClusterSum>{{5, 100}, {std::numeric_limits<double>::quiet_NaN(), 3}}));
+}
+
+TEST(BootstrapInterval, IsThatOfASecondProgram) {
+  // By a program in Python that draws with the same words, and sorts the means.
+  const std::vector<ClusterSum> clusters = {{1, 1},   {2, 1},   {4, 2}, {9, 3},
+                                            {1.5, 1}, {0.5, 2}, {7, 2}, {3, 1}};
+  const auto interval = bootstrap_interval(clusters);
+  ASSERT_TRUE(interval);
+  EXPECT_NEAR(interval->low, 1.2, 1e-12);
+  EXPECT_NEAR(interval->high, 2.888888888888889, 1e-12);
+}
+
+TEST(BootstrapInterval, LongerDocumentsWeighMore) {
+  const auto interval = bootstrap_interval(std::vector<ClusterSum>{{3, 1}, {9, 3}});
+  ASSERT_TRUE(interval);
+  EXPECT_DOUBLE_EQ(interval->low, 3);
+  EXPECT_DOUBLE_EQ(interval->high, 3);
+}
+
+TEST(BootstrapInterval, PairsFiguresOfTheSameDocuments) {
+  // One figure is the other plus 1 in every token: so are both ends.
+  std::vector<ClusterSum> clusters = {{1, 1}, {2, 4}, {30, 9}, {4, 2}, {5, 5}};
+  const auto before = bootstrap_interval(clusters);
+  for (ClusterSum& cluster : clusters) cluster.sum += static_cast<double>(cluster.count);
+  const auto after = bootstrap_interval(clusters);
+  ASSERT_TRUE(before && after);
+  EXPECT_NEAR(after->low, before->low + 1, 1e-12);
+  EXPECT_NEAR(after->high, before->high + 1, 1e-12);
+}
+
+TEST(BootstrapInterval, NeedsTwoDocumentsAndNumbers) {
+  EXPECT_FALSE(bootstrap_interval({}));
+  EXPECT_FALSE(bootstrap_interval(std::vector<ClusterSum>{{5, 100}}));
+  EXPECT_FALSE(bootstrap_interval(std::vector<ClusterSum>{{5, 100}, {0, 0}}));
+  EXPECT_FALSE(bootstrap_interval(
       std::vector<ClusterSum>{{5, 100}, {std::numeric_limits<double>::quiet_NaN(), 3}}));
 }
 

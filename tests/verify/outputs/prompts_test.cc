@@ -137,6 +137,12 @@ TEST_F(ReadDocuments, SplitsLongTextsIntoWindows) {
   }
   EXPECT_EQ(joined, inference::encode_raw_text(example.tokenizer, 0, text));
   EXPECT_EQ(windows[0].ids.size(), 1024U);
+  const auto two = verify::read_documents(
+      write(dir_, "a.json", formats::Json({{"docs", {text, "One."}}}).dump()), example.model,
+      example.tokenizer);
+  ASSERT_EQ(two.size(), windows.size() + 1);
+  EXPECT_EQ(two[1].document, 0U);
+  EXPECT_EQ(two.back().document, 1U);
 }
 
 TEST_F(ReadDocuments, TakesJsonLines) {
