@@ -353,10 +353,10 @@ class Verification {
     shard::require_all_ranks(to.model);
     const std::vector<Prompt>& documents = documents_for(model);
     const RunOptions options = run_options("reading text");
-    report_.text = from != nullptr
-                       ? compare_text(from->model, to.model, documents, options)
-                       : TextReport{.source = {},
-                                    .output = measure_likelihood(to.model, documents, options)};
+    report_.text =
+        from != nullptr
+            ? compare_text(from->model, to.model, documents, options)
+            : TextReport{.source = {}, .output = measure_likelihood(to.model, documents, options)};
     report_.text->documents = inputs_->n_documents;
   }
 

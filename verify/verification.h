@@ -78,8 +78,9 @@ struct ComparedDirectories {
 };
 
 /// Compares two outputs of one source at the same levels, over the same prompts and text: each
-/// against the reference; without one, B against A, both computed with output_profile. Judges nothing: gates and names in the options have no effect. Throws as
-/// verify_pair() does, and all errors that keep a side from being opened or a level from being run.
+/// against the reference; without one, B against A, both computed with output_profile. Judges
+/// nothing: gates and names in the options have no effect. Throws as verify_pair() does, and all
+/// errors that keep a side from being opened or a level from being run.
 Comparison compare_outputs(const ComparedDirectories& directories,
                            const VerificationOptions& options);
 

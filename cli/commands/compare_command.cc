@@ -1,5 +1,8 @@
 #include <memory>
 #include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "cli/commands/commands.h"
 #include "cli/commands/measurement.h"
@@ -15,14 +18,18 @@ namespace {
 
 struct CompareFlags : MeasurementFlags {
   verify::ComparedDirectories directories;
+  std::vector<std::string> demands;
 };
 
 int run_compare(const CompareFlags& flags) {
   verify::VerificationOptions options = measurement(flags);
+  std::vector<verify::Demand> demands;  // before hours of work
+  for (const std::string& text : flags.demands) demands.push_back(verify::parse_demand(text));
   const StopScope stop = stop_at_signals("checkpoints were compared");
   Progress progress(flags.progress, "headers and structure");
   options.progress = stages_of(progress);
-  const verify::Comparison comparison = verify::compare_outputs(flags.directories, options);
+  verify::Comparison comparison = verify::compare_outputs(flags.directories, options);
+  comparison.demands = std::move(demands);
   progress.finish();
   notes() << progress.summary(options.threads);
   // First where no disk can be full.
@@ -37,7 +44,7 @@ int run_compare(const CompareFlags& flags) {
     write_report_file(flags.markdown, verify::comparison_markdown(comparison),
                       ReportForm::kMarkdown);
   }
-  return kExitDone;
+  return comparison.passed() ? kExitDone : kExitBelowThreshold;
 }
 
 }  // namespace
@@ -55,6 +62,17 @@ std::function<int()> declare_compare(FlagTable& table) {
         "the source of both: each is held against it, and the differences are paired",
         {.kind = ValueKind::kCheckpoint}},
        levels_flag(*flags)});
+  const auto with_reference = belongs_to(
+      "--reference", [flags = flags.get()] { return !flags->directories.reference.empty(); });
+  table.add(
+      FlagGroup::kComparison,
+      {{"--require",
+        &flags->demands,
+        "A is no worse than B: METRIC<=B, or METRIC>=B where more is better, by the bad end of "
+        "the 95% interval; B+MARGIN, B-MARGIN allow some; may be repeated",
+        {.words = words_of(verify::metrics(), &verify::Metric::name),
+         .words_begin = true,
+         .idle = with_reference}}});
   table.add(FlagGroup::kSource,
             {family_flag(&flags->options.family, kFamilyHelp),
              family_file_flag(&flags->options.family),
@@ -66,9 +84,7 @@ std::function<int()> declare_compare(FlagTable& table) {
              {"--reference-config",
               &directories.reference_config,
               "the same of the reference",
-              {.kind = ValueKind::kFile, .idle = belongs_to("--reference", [flags = flags.get()] {
-                                           return !flags->directories.reference.empty();
-                                         })}}});
+              {.kind = ValueKind::kFile, .idle = with_reference}}});
   declare_measurement_options(table, *flags, [] { return true; });
   declare_measurement_report(table, *flags);
   table.footer =
@@ -78,10 +94,12 @@ std::function<int()> declare_compare(FlagTable& table) {
       "  ingot compare VENDOR-nvfp4 OUT-nvfp4 --reference DeepSeek-V3.2 --levels all --text "
       "wiki.txt \\\n"
       "      --html compare.html\n"
+      "  ingot compare NEW OLD --reference DeepSeek-V3.2 --levels structure --text docs.jsonl \\\n"
+      "      --require 'text.kl<=B+1e-5'                               is NEW no worse than OLD\n"
       "  ingot compare VENDOR-nvfp4 OUT-nvfp4                                how far they are "
       "apart\n"
-      "Nothing is judged: exit code 0 when both were compared, 2 when something could not be done. "
-      "The gate is ingot verify.";
+      "Without --require nothing is judged: exit code 0 when both were compared, 1 when a demand "
+      "does not hold, 2 when something could not be done. The gate of one output is ingot verify.";
   return [flags] { return run_compare(*flags); };
 }
 

@@ -506,6 +506,8 @@ class CompareOptions(TypedDict, total=False):
 
     reference: the source of both: each is held against it, and the differences are paired
     levels: how closely: structure, weights, layers, greedy, draft, or all
+    require: A is no worse than B: METRIC<=B, or METRIC>=B where more is better, by the bad end of the 95%
+        interval; B+MARGIN, B-MARGIN allow some; may be repeated
     family: model family instead of config.json's; generic accepts any names
     family_file: a file that describes the model's family (docs/families.md)
     a_config: config.json of A, for shards without one
@@ -528,6 +530,7 @@ class CompareOptions(TypedDict, total=False):
 
     reference: Path
     levels: str | int | float
+    require: Texts
     family: str | int | float
     family_file: Path
     a_config: Path

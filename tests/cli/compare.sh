@@ -87,7 +87,7 @@ holds "d['difference']['layers']['logits']['mean_kl'] == 0" self
 "$ingot" compare "$work/int8" "$work/nvfp4" --reference "$example" --worst 150 --progress never >"$work/worst" 2>/dev/null
 [ "$(wc -l <"$work/worst")" -gt 150 ] || fail "--worst 150 prints fewer tensors"
 
-# compare is not a gate: it compares outputs that verify fails, but not those that cannot be read.
+# Without --require compare is not a gate: it compares outputs that verify fails, but not those that cannot be read.
 cp -r "$work/int8" "$work/bad"
 python3 "$(dirname "$0")/../../scripts/scale_tensor.py" "$work/bad" model.layers.3.mlp.experts.7.up_proj.weight_scale 1.01 >/dev/null || fail "edit"
 expect 0 "A is closer in 1 and B in 0" "$ingot" compare "$work/int8" "$work/bad" --reference "$example" --levels weights
@@ -95,7 +95,19 @@ truncate -s -100 "$work/bad/model-00001-of-00002.safetensors"
 expect 2 "$work/bad/model-00001-of-00002.safetensors: " "$ingot" compare "$work/int8" "$work/bad" --reference "$example"
 expect 2 "absent" "$ingot" compare "$work/int8" "$work/absent"
 expect 2 "b is required" "$ingot" compare "$work/int8"
-expect 2 "--require" "$ingot" compare "$work/int8" "$work/nvfp4" --require 'weights.cosine>=1'
+# A demand of A: no worse than B, by the bad end of the interval.
+demand() { expect "$1" "$2" "$ingot" compare "$work/$3" "$work/$4" --reference "$example" --text "$work/text.json" --require "$5" "${@:6}"; }
+demand 0 "PASS" int8 nvfp4 'text.kl<=B' --levels structure
+demand 0 '"passed": true' nvfp4 ranks 'text.kl<=B' --levels structure --json
+demand 1 "FAIL" nvfp4 int8 'text.kl<=B' --levels structure
+demand 0 "holds" nvfp4 int8 'text.kl<=B+1' --levels structure
+demand 1 "weights.relative_error<=B" nvfp4 int8 'weights.relative_error<=B' --levels weights
+demand 1 "not measured" int8 nvfp4 'outputs.kl<=B' --levels structure
+demand 2 "neither <=B nor >=B" int8 nvfp4 'weights.cosine>=1'
+expect 2 "--reference" "$ingot" compare "$work/int8" "$work/nvfp4" --require 'weights.cosine>=B'
+"$ingot" compare "$work/nvfp4" "$work/int8" --reference "$example" --levels structure --text "$work/text.json" \
+  --require 'text.kl<=B' --json >"$work/demand" 2>/dev/null && fail "exit code 0 of a demand that fails"
+holds "d['passed'] is False and d['demands'][0]['worse'] == -f['text.kl']['interval'][0] > 0" demand
 expect 2 "--reference" "$ingot" compare "$work/int8" "$work/nvfp4" --reference-config "$example/config.json"
 expect 2 "--levels layers" "$ingot" compare "$work/int8" "$work/nvfp4" --prompts "$work/text.json"
 expect 2 "cannot be written" "$ingot" compare "$work/int8" "$work/nvfp4" --html "$work/no/such/page.html"

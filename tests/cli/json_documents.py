@@ -265,7 +265,7 @@ def try_all(work):
         json.dump(run(0, "verify", example, at("int8"), "--part", f"{i}/2", *quiet), open(report, "w"))
     run(0, "verify", "--join", *reports)
     run(2, "verify", "--join", reports[0])
-    run(0, "compare", at("int8"), at("nvfp4"), "--reference", example, *every)
+    run(0, "compare", at("int8"), at("nvfp4"), "--reference", example, "--require", "weights.sqnr>=B", *every)
     run(0, "compare", at("int8"), at("nvfp4"), "--levels", "structure,weights,layers", *few)
 
     run(0, "generate", example, "--prompt", "What is 2 + 2?", "--greedy", "--draft", "1")

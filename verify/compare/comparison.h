@@ -13,10 +13,26 @@
 
 namespace ingot::verify {
 
-/// Two outputs of one source, A and B. Nothing in it is judged: reports have no gates.
+/// A demand that A be no worse than B in a figure, or at most worse by `margin`.
+struct Demand {
+  std::string figure;
+  double margin = 0;  ///< margin in the figure's unit, from 0 on
+};
+/// `text.kl<=B`, `text.kl<=B+1e-6`, `outputs.top1>=B-0.01`: a metric, the bound of its good side,
+/// and a margin. kInvalidArgument for anything else.
+Demand parse_demand(std::string_view text);
+
+/// The demand in the words of parse_demand().
+std::string demand_text(const Demand& demand);
+
+/// Two outputs of one source, A and B. Reports have no gates; only the demands are judged.
 struct Comparison {
-  std::optional<Report> a;  ///< A against the reference; nullopt without one
-  Report b;                 ///< B against the reference; without one, B against A
+  std::optional<Report> a;           ///< A against the reference; nullopt without one
+  Report b;                          ///< B against the reference; without one, B against A
+  std::vector<Demand> demands = {};  ///< demands on A, which need a reference
+
+  /// Every demand holds.
+  [[nodiscard]] bool passed() const;
 };
 
 /// True if two errors differ by more than 0.01 dB, which is 0.115%, and by more than 1e-8, which is
@@ -59,6 +75,19 @@ inline constexpr std::array<std::string_view, 6> kDamageMetrics = {
     "weights.changed",  "weights.narrowed",  "layers.nonfinite"};
 /// Every metric that both reports have values of: damage, then the most telling first.
 std::vector<PairedFigure> paired_figures(const Report& a, const Report& b);
+
+/// A demand and its result.
+struct DemandResult {
+  Demand demand;
+  bool holds = false;
+  /// How much worse A is than B at the most: the upper end of the 95% interval where the figure is
+  /// of samples, else the difference itself. Below 0: A is better. NaN: there is none.
+  double worse = 0;
+  std::string reason;  ///< the figures, or why there are none
+};
+/// A demand holds if `worse` is at most its margin, or if no pair of the figure is apart. A figure
+/// that was not measured holds no demand, nor one of samples that has no interval.
+std::vector<DemandResult> judge_demands(const Comparison& comparison);
 
 /// A tensor that both were compared in.
 struct PairedTensor {

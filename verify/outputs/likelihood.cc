@@ -49,10 +49,10 @@ std::vector<Batch> divide(std::span<const PassingModel> models, const inference:
       need.scratch += of.scratch;
     }
     const auto rows = std::accumulate(some.begin(), some.end(), std::uint64_t{0});
-    need.scratch += models.size() *
-                    (rows * (spec.stream_width() + states * spec.hidden + 1) +
-                     kHeadRows * spec.vocab) *
-                    sizeof(float);
+    need.scratch +=
+        models.size() *
+        (rows * (spec.stream_width() + states * spec.hidden + 1) + kHeadRows * spec.vocab) *
+        sizeof(float);
     return need;
   };
   // The figure of a refusal is enough for every document.
@@ -193,9 +193,8 @@ TextReport compare_text(const formats::Checkpoint& source, const formats::Checkp
     };
   };
   const auto add = [&](std::deque<PassedModel>& models, std::span<const PromptSpan> spans) {
-    const std::vector<TokenDivergence> tokens =
-        compare_heads(logits_of(models.front()), logits_of(models.back()), spans, kHeadRows,
-                      options.threads);
+    const std::vector<TokenDivergence> tokens = compare_heads(
+        logits_of(models.front()), logits_of(models.back()), spans, kHeadRows, options.threads);
     for (const PromptSpan& span : spans) {
       SequenceLikelihood of_source = {.tokens = span.ids.size() - 1,
                                       .document = documents[report.output.documents].document};
@@ -222,13 +221,13 @@ TextFigure nll_of(const Likelihood& model) {
 TextFigure log_ratio_of(const TextReport& text) {
   const std::vector<SequenceLikelihood>& source = text.source.value().sequences;
   INGOT_CHECK(source.size() == text.output.sequences.size());
-  return figure_of(text.output.sequences, [&](std::size_t i) {
-    return text.output.sequences[i].nll - source[i].nll;
-  });
+  return figure_of(text.output.sequences,
+                   [&](std::size_t i) { return text.output.sequences[i].nll - source[i].nll; });
 }
 
 TextFigure kl_of(const TextReport& text) {
-  return figure_of(text.output.sequences, [&](std::size_t i) { return text.output.sequences[i].kl; });
+  return figure_of(text.output.sequences,
+                   [&](std::size_t i) { return text.output.sequences[i].kl; });
 }
 
 }  // namespace ingot::verify

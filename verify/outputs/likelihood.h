@@ -65,7 +65,6 @@ TextFigure log_ratio_of(const TextReport& text);
 /// KL(source || output); with a source.
 TextFigure kl_of(const TextReport& text);
 
-
 /// Logits are made of at most so many rows at a time.
 inline constexpr std::size_t kHeadRows = 256;
 

@@ -56,6 +56,14 @@ Json row_of(const PairedGroup& group) {
   return json;
 }
 
+Json row_of(const DemandResult& result) {
+  return {{"figure", result.demand.figure},
+          {"margin", result.demand.margin},
+          {"worse", result.worse},
+          {"passed", result.holds},
+          {"reason", result.reason}};
+}
+
 Json comparison_json(const Comparison& comparison, std::size_t n_worst) {
   const Report& b = comparison.b;
   Json json = {{"warnings", check::remarks_json(warnings_of(comparison))},
@@ -73,6 +81,10 @@ Json comparison_json(const Comparison& comparison, std::size_t n_worst) {
     return json_rows(paired_groups(tensors, grouping));
   };
   json["figures"] = json_rows(paired_figures(*comparison.a, b));
+  if (!comparison.demands.empty()) {
+    json["passed"] = comparison.passed();
+    json["demands"] = json_rows(judge_demands(comparison));
+  }
   json["by_role"] = groups({.by_role = true});
   json["by_layer"] = groups({.by_layer = true});
   json["by_layer_and_role"] = groups({.by_role = true, .by_layer = true});

@@ -90,6 +90,23 @@ Section figures_section(std::vector<PairedFigure> figures, Form form) {
   return section;
 }
 
+// Demands and their results.
+Section demands_section(const Comparison& comparison) {
+  const Json rows = formats::json_list(judge_demands(comparison), [](const DemandResult& result) {
+    Json row = row_of(result);
+    row["demand"] = demand_text(result.demand);
+    return row;
+  });
+  const auto verdict = [](const Json& holds) {
+    return holds == true ? Cell("holds", Style::kGood) : Cell("fails", Style::kBad);
+  };
+  return {"gates",
+          "Demands",
+          {table_of(rows, {{"", "passed", verdict},
+                           {"demand", "demand", in_style<Style::kCode>},
+                           {"figures", "reason"}})}};
+}
+
 // First the groups that decide about the error of the whole.
 std::vector<PairedGroup> weightiest_first(std::vector<PairedGroup> groups) {
   const auto weight = [](const PairedGroup& group) {
@@ -199,6 +216,7 @@ void add_paired_sections(const Comparison& comparison, Form form, std::size_t n_
                          Sections& sections) {
   const Report &a = *comparison.a, &b = comparison.b;
   const std::vector<PairedTensor> tensors = paired_tensors(a, b);
+  if (!comparison.demands.empty()) sections.push_back(demands_section(comparison));
   sections.push_back(figures_section(paired_figures(a, b), form));
   sections.push_back(roles_section(tensors, form));
   sections.push_back(paired_layers_section(comparison, tensors, form, n_worst));
@@ -221,6 +239,10 @@ Document comparison_document(const Comparison& comparison, Form form, std::size_
   if (form == Form::kPage) document.title = fmt::format("{} and {}", of_a.name, b.output.name);
   document.subject += comparison.a ? "; the reference is " + side(*b.source)
                                    : "; below, A is called the source and B the output";
+  if (!comparison.demands.empty()) {
+    document.is_good = comparison.passed();
+    document.verdict = document.is_good ? "PASS" : "FAIL";
+  }
   document.remarks = remarks_of("warning", warnings_of(comparison));
   Sections& sections = document.sections;
   if (form != Form::kText) {

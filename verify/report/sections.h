@@ -78,6 +78,7 @@ void add_output_section(const Report& report, Form form, Sections& sections);
 /// Rows of the comparison, of which documents and tables are made.
 formats::Json row_of(const PairedFigure& figure);
 formats::Json row_of(const PairedGroup& group);
+formats::Json row_of(const DemandResult& result);
 
 /// The warnings about all sides, each once.
 std::vector<std::string> warnings_of(const Comparison& comparison);

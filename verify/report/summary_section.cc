@@ -63,8 +63,8 @@ std::string text_kl_text(const Report& report) {
   const TextFigure kl = kl_of(*report.text);
   std::string text = fmt::format("{} nats", short_text(kl.mean));
   if (kl.interval)
-    text += fmt::format(", 95% {} to {}", short_text(kl.interval->low),
-                        short_text(kl.interval->high));
+    text +=
+        fmt::format(", 95% {} to {}", short_text(kl.interval->low), short_text(kl.interval->high));
   return text;
 }
 

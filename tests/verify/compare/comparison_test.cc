@@ -1,5 +1,9 @@
 #include "verify/compare/comparison.h"
 
+#include <array>
+#include <cmath>
+#include <utility>
+
 #include "formats/base/error.h"
 #include "formats/json/json.h"
 #include "tests/support/test.h"
@@ -34,8 +38,9 @@ TEST(ComparisonSentence, SaysWhichIsCloserAndWhereNot) {
     if (tensor.role == "expert-up") tensor.sums.error2 /= 2;
   }
   const std::string text = comparison_sentence(comparison);
-  EXPECT_THAT(text, StartsWith("structure.errors of A 1, of B 0; layers.nonfinite of A 1, of B 0; "
-                               "the outputs of A are closer, mean KL of A 0.000244, of B 0.000366"));
+  EXPECT_THAT(text,
+              StartsWith("structure.errors of A 1, of B 0; layers.nonfinite of A 1, of B 0; "
+                         "the outputs of A are closer, mean KL of A 0.000244, of B 0.000366"));
   EXPECT_THAT(text, HasSubstr("; the weights of B are closer, SQNR of A "));
   EXPECT_THAT(text, HasSubstr("but not in expert-up"));
 }
@@ -272,6 +277,88 @@ TEST(PairedFigures, WhatIsNoNumberIsFartherThanEveryNumber) {
   const PairedFigure kl = figure(paired_figures(a, b), "outputs.kl");
   EXPECT_EQ(kl.closer(), Closer::kA);
   EXPECT_FALSE(kl.interval);
+}
+
+// KL sums of A and B in four documents of ten tokens.
+Comparison text_comparison(const std::array<double, 4>& a, const std::array<double, 4>& b) {
+  Comparison comparison;
+  comparison.a.emplace();
+  for (auto& [report, sums] : {std::pair{&*comparison.a, &a}, {&comparison.b, &b}}) {
+    report->text.emplace();
+    report->text->source.emplace();
+    for (std::size_t d = 0; d < sums->size(); ++d) {
+      report->text->source->sequences.push_back({10, 20, 0, d});
+      report->text->output.sequences.push_back({10, 20, (*sums)[d], d});
+    }
+  }
+  return comparison;
+}
+
+DemandResult judged(Comparison comparison, std::string_view demand) {
+  comparison.demands = {parse_demand(demand)};
+  const std::vector<DemandResult> results = judge_demands(comparison);
+  EXPECT_EQ(results.size(), 1U);
+  EXPECT_EQ(comparison.passed(), results.at(0).holds);
+  return results.at(0);
+}
+
+TEST(Demands, HoldByTheBadEndOfTheInterval) {
+  const std::array<double, 4> one = {1, 2, 3, 4}, closer = {0.5, 1, 1.5, 2};
+  EXPECT_TRUE(judged(text_comparison(one, one), "text.kl<=B").holds) << "equal";
+  EXPECT_TRUE(judged(text_comparison(closer, one), "text.kl<=B").holds);
+  const DemandResult worse = judged(text_comparison(one, closer), "text.kl<=B");
+  EXPECT_FALSE(worse.holds);
+  EXPECT_GT(worse.worse, 0.125) << "the mean difference is 0.125, its interval goes beyond";
+  EXPECT_FALSE(judged(text_comparison(one, closer), "text.kl<=B+0.125").holds);
+  EXPECT_TRUE(judged(text_comparison(one, closer), "text.kl<=B+0.2").holds);
+}
+
+TEST(Demands, AreNotHeldByChance) {
+  // A is closer in the mean, but not in every document.
+  const DemandResult result = judged(text_comparison({1, 1, 1, 3}, {2, 2, 2, 1}), "text.kl<=B");
+  EXPECT_FALSE(result.holds);
+  EXPECT_GT(result.worse, 0);
+  EXPECT_THAT(result.reason, HasSubstr("95% at most"));
+}
+
+TEST(Demands, NeedFiguresAndIntervals) {
+  const DemandResult none = judged(text_comparison({1, 2, 3, 4}, {1, 2, 3, 4}), "outputs.kl<=B");
+  EXPECT_FALSE(none.holds);
+  EXPECT_TRUE(std::isnan(none.worse));
+  Comparison one = text_comparison({1, 2, 3, 4}, {2, 3, 4, 5});
+  for (Report* report : {&*one.a, &one.b})
+    for (SequenceLikelihood& sequence : report->text->output.sequences) sequence.document = 0;
+  const DemandResult result = judged(one, "text.kl<=B");
+  EXPECT_FALSE(result.holds);
+  EXPECT_THAT(result.reason, HasSubstr("one document gives no interval"));
+}
+
+TEST(Demands, OfWeightsAreExact) {
+  Comparison comparison;
+  comparison.a = weights_report({tensor("x", 0.1), tensor("y", 0.1)});
+  comparison.b = weights_report({tensor("x", 0.2), tensor("y", 0.1)});
+  const DemandResult better = judged(comparison, "weights.relative_error<=B");
+  EXPECT_TRUE(better.holds);
+  EXPECT_NEAR(better.worse, -0.05, 1e-6);
+  std::swap(*comparison.a, comparison.b);
+  EXPECT_FALSE(judged(comparison, "weights.relative_error<=B").holds);
+  EXPECT_TRUE(judged(comparison, "weights.relative_error<=B+0.06").holds);
+}
+
+TEST(Demands, AreRefusedUnlessTheyNameAFigureAndItsGoodSide) {
+  const auto refuse = [](std::string_view text, const char* what) {
+    expect_error(ErrorCode::kInvalidArgument, {what}, [&] { parse_demand(text); });
+  };
+  refuse("text.kl<=0.1", "neither <=B nor >=B");
+  refuse("text.kl", "neither <=B nor >=B");
+  refuse("text.kl>=B", "less of it is better");
+  refuse("outputs.top1<=B", "more of it is better");
+  refuse("text.kl<=B-0.1", "+NUMBER");
+  refuse("text.kl<=B+", "+NUMBER");
+  refuse("text.kl<=B+nan", "+NUMBER");
+  refuse("text.lk<=B", "did you mean text.kl?");
+  EXPECT_EQ(parse_demand("outputs.top1>=B-0.01").margin, 0.01);
+  EXPECT_EQ(demand_text(parse_demand("text.kl<=B+1e-06")), "text.kl<=B+1e-06");
 }
 
 TEST(PairedGroups, CountWhoIsCloserAndSumUp) {

@@ -50,8 +50,8 @@ std::vector<double> values_of(const Metric& metric, const Report& report) {
 
 TEST(Judge, MetricsHoldAtTheirLimits) {
   Report report = whole_report();
-  report.text = TextReport{.source = Likelihood{.sequences = {{4, 8}}},
-                           .output = {.sequences = {{4, 9, 2}}}};
+  report.text =
+      TextReport{.source = Likelihood{.sequences = {{4, 8}}}, .output = {.sequences = {{4, 9, 2}}}};
   for (const Metric& metric : metrics()) {
     const std::vector<double> values = values_of(metric, report);
     ASSERT_FALSE(values.empty()) << metric.name;

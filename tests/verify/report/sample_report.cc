@@ -214,20 +214,19 @@ Report passing_report(std::size_t n_layers) {
                                      .source_accepted = 524,
                                      .output_accepted = 500,
                                      .interval = verify::Interval{.low = 1.25, .high = 3.5}};
-  report.text =
-      TextReport{.source = Likelihood{.documents = 3,
-                                      .tokens = 4096,
-                                      .nll = 9497.2,
-                                      .sequences = {{2048, 4749.5},
-                                                    {1024, 2373.7, 0, 1},
-                                                    {1024, 2374.0, 0, 1}}},
-                 .output = {.documents = 3,
-                            .tokens = 4096,
-                            .nll = 9498.9,
-                            .sequences = {{2048, 4750, 0.5},
-                                          {1024, 2374.1, 0.25, 1},
-                                          {1024, 2374.8, 0.25, 1}}},
-                 .documents = 2};
+  report.text = TextReport{
+      .source =
+          Likelihood{.documents = 3,
+                     .tokens = 4096,
+                     .nll = 9497.2,
+                     .sequences = {{2048, 4749.5}, {1024, 2373.7, 0, 1}, {1024, 2374.0, 0, 1}}},
+      .output = {.documents = 3,
+                 .tokens = 4096,
+                 .nll = 9498.9,
+                 .sequences = {{2048, 4750, 0.5},
+                               {1024, 2374.1, 0.25, 1},
+                               {1024, 2374.8, 0.25, 1}}},
+      .documents = 2};
   judge_by_defaults(report);
   return report;
 }
@@ -289,8 +288,7 @@ Comparison sample_comparison(std::size_t n_layers) {
   }
   for (TokenDivergence& token : b.layers->tokens_of_logits) token.kl *= 1.5;
   b.layers->logits.mean_kl *= 1.5;
-  b.text->output.sequences = {
-      {2048, 4749, 0.75}, {1024, 2374, 0.375, 1}, {1024, 2374, 0.375, 1}};
+  b.text->output.sequences = {{2048, 4749, 0.75}, {1024, 2374, 0.375, 1}, {1024, 2374, 0.375, 1}};
   return {.a = std::move(a), .b = std::move(b)};
 }
 
