@@ -25,6 +25,12 @@ Json scalar_of(const std::string& text) {
 
 Json value_of(const Yaml& value) {
   if (value.is_null()) return nullptr;
+  if (value.is_map()) {
+    Json object = Json::object();
+    for (const Yaml::Member& member : value.members("a default"))
+      object[member.key] = value_of(member.value);
+    return object;
+  }
   if (value.is_list()) {
     Json list = Json::array();
     for (const Yaml& entry : value.list("a default")) list.push_back(value_of(entry));
@@ -42,6 +48,17 @@ bool has_key(const Json& object, const std::string& key) {
 
 const Json& config_value_under(const Json& object, std::string_view key) {
   return json_member(object, find_key(key) == nullptr ? key : spelling_in(object, key));
+}
+
+bool is_filled(const Json& value) {
+  return value.is_object() && !value.empty();
+}
+
+/// True if the config says something in the place of an object that a default has. Parameters of
+/// rope have two names, and transformers takes either.
+bool has_object(const Json& object, const std::string& key) {
+  return is_filled(json_member(object, key)) ||
+         (key == "rope_parameters" && is_filled(json_member(object, "rope_scaling")));
 }
 
 /// The words in turn, an entry per main layer; null where the config does not say how many.
@@ -70,14 +87,14 @@ Json meant(const Json& value, const Json& object) {
 bool add(const std::string& path, const Json& value, Json& object) {
   const std::size_t dot = path.find('.');
   if (dot == std::string::npos) {
-    if (has_key(object, path)) return false;
+    if (value.is_object() ? has_object(object, path) : has_key(object, path)) return false;
     Json said = meant(value, object);
     if (said.is_null()) return false;
     object[path] = std::move(said);
     return true;
   }
   const std::string outer = path.substr(0, dot);
-  if (!object.contains(outer)) object[outer] = Json::object();
+  if (json_member(object, outer).is_null()) object[outer] = Json::object();
   return object[outer].is_object() && add(path.substr(dot + 1), value, object[outer]);
 }
 

@@ -181,6 +181,29 @@ TEST(FamilyFile, AbsentKeysMeanWhatTheFileSays) {
   EXPECT_EQ(said.text.key, "text_config");
 }
 
+// transformers takes the parameters of a release where both of their names are absent or null.
+TEST(FamilyFile, AbsentObjectsAreTakenWhole) {
+  const Family& family = add_family(
+      "family: ropes\nmodel_types: [ropes]\nlike: llama\n"
+      "defaults: {rope_parameters: {rope_type: llama3, factor: 8, inner: null}, sizes.first: 3}\n",
+      "my.yaml");
+  const Json whole = {{"rope_type", "llama3"}, {"factor", 8}, {"inner", nullptr}};
+  for (const char* text :
+       {"{}", R"({"rope_parameters": null, "rope_scaling": null})", R"({"rope_scaling": {}})"}) {
+    const ModelConfig config = formats::config_of(family, config_of(text));
+    EXPECT_EQ(config_value(config, "rope_parameters"), whole) << text;
+    EXPECT_EQ(config.rope.type, "llama3") << text;
+  }
+  const ModelConfig scaled =
+      formats::config_of(family, config_of(R"({"rope_scaling": {"rope_type": "linear"}})"));
+  EXPECT_EQ(scaled.rope.type, "linear");
+  const ModelConfig own =
+      formats::config_of(family, config_of(R"({"rope_parameters": {"rope_theta": 5}})"));
+  EXPECT_EQ(config_value(own, "rope_parameters"), Json({{"rope_theta", 5}}));
+  const ModelConfig nothing = formats::config_of(family, config_of(R"({"sizes": null})"));
+  EXPECT_EQ(config_value(nothing, "sizes.first"), 3);
+}
+
 TEST(FamilyFile, LayersFollowKeysOfTheConfig) {
   const auto table = parse_family(std::string(kFileHead) + R"(
 tensors:
