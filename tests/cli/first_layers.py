@@ -18,8 +18,6 @@ forward = """afmoe axk2 cohere2 deepseek_v4_dspark ernie4_5_moe exaone_moe flex_
     phimoe qwen3 qwen3_next_dense qwen4_exp seed_oss stablelm youtu""".split()
 found = sorted(os.path.dirname(path) for path in glob.glob(f"{golden}/**/config.json", recursive=True)
                if os.path.exists(os.path.dirname(path) + "/model.safetensors") or glob.glob(os.path.dirname(path) + "/model-*.safetensors"))
-# The config of sarvam_moe_biases names a class of another family, which verify tells of any conversion of it.
-found = [model for model in found if "sarvam_moe_biases" not in model]
 models = found if "all" in sys.argv[3:] else \
     [f"{golden}/{name}" for name in usual + [f"forward/{name}/checkpoint" for name in forward]]
 

@@ -6,6 +6,7 @@
 Weights are BF16: matrices from N(0, 1 / inputs), norms near what they add up to 1 from, biases small. The model runs
 with them in float32, with eager attention and without a cache. Greedy tokens whose first two logits are closer than
 GAP would be left to rounding: then the next seed is taken. By transformers 5.24."""
+import json
 import os
 import sys
 
@@ -15,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 GAP, MOST_ALIKE = 5e-3, 4
 N_TOKENS, N_GREEDY = 32, 20
+TOPK = torch.Tensor.topk
 DENSE = {"vocab_size": 118, "hidden_size": 84, "intermediate_size": 130, "num_hidden_layers": 3,
          "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 4096, "bos_token_id": 0,
          "eos_token_id": 1, "pad_token_id": 2, "dtype": "bfloat16"}
@@ -41,6 +43,15 @@ MODELS = {
                          "linear_num_value_heads": 4, "linear_key_head_dim": 12, "linear_value_head_dim": 20,
                          "linear_allow_neg_eigval": False, "attention_bias": True,
                          "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
+    # Sums of relu of two heads are 0 for many keys.
+    "axk2_ties": {**DENSE, "model_type": "axk2", "hidden_size": 56, "intermediate_size": 70, "num_hidden_layers": 2,
+                  "num_attention_heads": 4, "num_key_value_heads": 4, "gated_norm_rank": 8, "index_head_dim": 18,
+                  "index_n_heads": 2, "index_topk": 8, "kv_lora_rank": 30, "q_lora_rank": 36, "qk_nope_head_dim": 14,
+                  "qk_rope_head_dim": 8, "v_head_dim": 12, "moe_intermediate_size": 24, "n_routed_experts": 6,
+                  "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2, "n_shared_experts": 1,
+                  "rope_parameters": YARN},
+    # The class takes the scaled rope of its release where a config has none.
+    "apertus_no_rope": {**DENSE, "model_type": "apertus", "hidden_size": 60, "intermediate_size": 70},
     "phi_head_norms": {**EVEN, "model_type": "phi", "hidden_size": 128, "num_key_value_heads": 8,
                        "qk_layernorm": True},
     "sarvam_moe_biases": {**EVEN, "model_type": "sarvam_moe", "num_hidden_layers": 4, "head_dim": 20,
@@ -97,6 +108,20 @@ MODELS = {
                             "layer_types": ["sliding_attention", "full_attention", "sliding_attention",
                                             "full_attention"]},
 }
+# Keys that configs have in releases, and not as the class saves them; null takes one out.
+RELEASED = {
+    "apertus_no_rope": {"rope_parameters": None},
+    "sarvam_moe_biases": {"architectures": ["SarvamMoEForCausalLM"]},
+}
+# Models of which equal scores are among the best; PyTorch leaves open which of them topk takes.
+TIED = {"axk2_ties"}
+
+
+def first_of_equals(scores, k, dim=-1, largest=True, sorted=True):
+    """The best as ingot chooses them."""
+    assert largest
+    order = torch.sort(scores, dim=dim, descending=True, stable=True)
+    return torch.return_types.topk((order.values.narrow(dim, 0, k), order.indices.narrow(dim, 0, k)))
 
 
 def random_weights(model, generator):
@@ -126,6 +151,15 @@ def cut_convolutions(directory, config):
         for name, part in zip(names, whole.split([keys, keys, values])):
             tensors[name] = part.contiguous()
     save_file(tensors, path, {"format": "pt"})
+
+
+def say_as_released(directory, keys):
+    path = os.path.join(directory, "config.json")
+    with open(path) as file:
+        config = {**json.load(file), **keys}
+    with open(path, "w") as file:
+        json.dump({key: value for key, value in config.items() if value is not None}, file, indent=2)
+        file.write("\n")
 
 
 def recording(model, ids):
@@ -158,6 +192,7 @@ def hidden_states(model, ids):
 
 def make(name, keys, out):
     config = AutoConfig.for_model(**keys)
+    torch.topk = torch.Tensor.topk = first_of_equals if name in TIED else TOPK
     directory = os.path.join(out, name, "checkpoint")
     for seed in range(100):
         torch.manual_seed(seed)
@@ -179,6 +214,7 @@ def make(name, keys, out):
     save_file(golden, os.path.join(out, name, "golden.safetensors"))
     if config.model_type == "olmo_hybrid":
         cut_convolutions(directory, config)
+    say_as_released(directory, RELEASED.get(name, {}))
     exact = model.double()
     with torch.no_grad():
         wide = exact(input_ids=ids[None], use_cache=False).logits[0]
