@@ -444,8 +444,17 @@ struct PackedRows {
   }
 };
 
-/// Columns of a matrix whose last bytes may be filled up: those that the family has, else all that
-/// fit but the last ones whose codes all mean zero.
+/// True if another tensor has so many rows, or values: a matrix reads what a norm weighs or another
+/// matrix makes.
+bool is_a_width(std::uint64_t side, const Draft& draft) {
+  return std::ranges::any_of(draft.stored, [&](const StoredTensor& stored) {
+    return !stored.shape.empty() && stored.shape.size() <= 2 && stored.shape.front() == side;
+  });
+}
+
+/// Columns of a matrix whose last bytes may be filled up: those that the family has; else all that
+/// fit where these are a width of the checkpoint; else those but the last ones whose codes all mean
+/// zero.
 std::uint64_t width_of(const PackedRows& packed, std::string_view weight,
                        const NameGrammar& grammar, const Draft& draft) {
   const std::uint64_t in_byte = 8 / packed.bits;
@@ -455,7 +464,7 @@ std::uint64_t width_of(const PackedRows& packed, std::string_view weight,
     const bool is_it = shape.size() == 2 && shape.back() <= most && most - shape.back() < in_byte;
     return is_it ? shape.back() : most;
   }
-  if (!draft.family->rules.empty() || most == 0) return most;
+  if (!draft.family->rules.empty() || most == 0 || is_a_width(most, draft)) return most;
   std::uint64_t n_filled = in_byte - 1;
   for (std::uint64_t row = 0; row < packed.rows() && n_filled > 0; ++row) {
     std::array<std::byte, 1> last;
@@ -547,7 +556,8 @@ void unpack_gemma(Making& making) {
   if (n_filled > 0 && draft.family->rules.empty())
     draft.remarks.push_back(
         fmt::format("{} weights fill their last bytes with codes of zero, and are taken without "
-                    "those columns: family generic does not know their widths",
+                    "those columns: family generic does not know their widths, and no other tensor "
+                    "has these",
                     n_filled));
 }
 

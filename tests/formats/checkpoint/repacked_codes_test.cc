@@ -4,6 +4,7 @@
 #include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
 #include "formats/storage/encoding.h"
+#include "tests/support/edited_weights.h"
 #include "tests/support/json_edit.h"
 #include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -75,6 +76,26 @@ TEST(MadeParts, ConfigsOfOtherWeightsAreRefused) {
     testing::expect_error(row.code, row.words,
                           [&] { Checkpoint::open(model, {.family = "generic"}); });
   }
+}
+
+// Two codes are a byte: the last column of an odd number of them is filled up, and one that is
+// there may be zero as well.
+TEST(MadeParts, ColumnsOfZeroStayWhereTheirNumberIsKnown) {
+  const std::string layer = "model.language_model.layers.0.self_attn.";
+  const testing::EditedCopy copy(std::filesystem::path(INGOT_SOURCE_DIR) /
+                                 "tests/golden/autumn_forms/gemma_qat");
+  const auto shape = [&] {
+    const Checkpoint checkpoint = Checkpoint::open(copy.path(), {.family = "generic"});
+    const auto weight =
+        std::ranges::find(checkpoint.tensors(), layer + "q_proj.weight", &LogicalTensor::name);
+    return weight == checkpoint.tensors().end() ? Shape{} : weight->shape;
+  };
+  EXPECT_EQ(shape(), (Shape{24, 37}));
+  testing::edit_tensor(copy.path(), layer + "k_cache_scale", [](testing::EditedTensor& norm) {
+    norm.shape = {38};
+    norm.bytes.resize(38 * sizeof(float));
+  });
+  EXPECT_EQ(shape(), (Shape{24, 38}));
 }
 
 /// A copy of a golden checkpoint in which the group of one column is another.
