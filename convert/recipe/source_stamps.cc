@@ -29,7 +29,8 @@ std::string difference(const FileStamp& before, const FileStamp& now) {
   if (before.n_bytes != now.n_bytes)
     return fmt::format("it had {} bytes and has {}", before.n_bytes, now.n_bytes);
   if (!before.is_same_file(now)) return "another file has taken its place";
-  return "it was written to";
+  if (before.modified_ns != now.modified_ns) return "it was written to";
+  return "it was written to with its time put back, or its owner, mode or links changed";
 }
 
 // Returns a path relative to a directory: the same name from any working directory, also where one

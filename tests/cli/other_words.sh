@@ -8,7 +8,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 made() {
   local out=$1 code=$2
   shift 2
-  "$ingot" convert "$example" "$work/$out" "$@" --progress never >/dev/null 2>&1 || fail "convert $*"
+  "$ingot" convert "$example" "$work/$out" "$@" --progress never >/dev/null 2>"$work/stderr" ||
+    fail "convert $*: $(head -c 400 "$work/stderr")"
   rm "$work/$out/ingot.json" "$work/$out/ingot.tensors.jsonl.zst"
   python3 "$here/edit_checkpoint.py" "$work/$out" "$code"
 }

@@ -8,7 +8,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 convert() { # OUT OPTION...
   local out=$1
   shift
-  "$ingot" convert "$example" "$work/$out" "$@" --progress never >/dev/null 2>&1 || fail "convert $*"
+  "$ingot" convert "$example" "$work/$out" "$@" --progress never >/dev/null 2>"$work/stderr" ||
+    fail "convert $*: $(head -c 400 "$work/stderr")"
   rm "$work/$out/ingot.json" "$work/$out/ingot.tensors.jsonl.zst"
 }
 inodes() { stat -c %i "$1"/*.safetensors | tr '\n' ' '; }
