@@ -156,6 +156,10 @@ int run_inspect(const InspectFlags& flags) {
     if (!fits_somehow) code = kExitBelowThreshold;
     text = scheme_fits_text(fits);
     json["fits"] = scheme_fits_json(fits);
+  } else if (flags.fit.loading) {
+    const Loading loading = loading_of(flags.fit, checkpoint);
+    text = loading_text(loading);
+    json["loading"] = loading_json(loading);
   } else if (flags.fit.is_asked()) {
     const Fit fit = fit_of(flags.fit, checkpoint);
     json["passed"] = fit.fits();
@@ -191,11 +195,11 @@ std::function<int()> declare_inspect(FlagTable& table) {
               &flags->pattern,
               "tensors as a rule selects them: a glob, re:EXPR, role:NAME, layers:LIST, or several "
               "with &; one that matches a single tensor shows its values",
-              {.excludes = {"--gpu-memory", "--gpu"}}},
+              {.excludes = {"--gpu-memory", "--gpu", "--loading"}}},
              {"--tensors",
               &flags->tensors,
               "list tensors, with pattern those that match",
-              {.excludes = {"--gpu-memory", "--gpu"}}}});
+              {.excludes = {"--gpu-memory", "--gpu", "--loading"}}}});
   declare_source(table, flags->family, flags->config, library::kAutoFamilyHelp);
   table.add(FlagGroup::kSource, {library::accept_flag(flags->accept_family, flags->family)});
   declare_fit(table, flags->fit);
@@ -213,6 +217,8 @@ std::function<int()> declare_inspect(FlagTable& table) {
       "needed\n"
       "  ingot inspect DeepSeek-V3.2 --gpu h100 --count 8                      in which schemes it "
       "fits\n"
+      "  ingot inspect DeepSeek-V3.2 --loading --tp 8 --ep 8                   bytes that ranks "
+      "read\n"
       "  ingot inspect SOME-OTHER-MODEL --family generic --json";
   return [flags] { return run_inspect(*flags); };
 }

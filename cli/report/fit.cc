@@ -134,6 +134,15 @@ std::vector<Flag> with_memory(std::vector<Flag> fit_flags, const FitFlags& flags
   return fit_flags;
 }
 
+// They belong to a memory, or to loaders.
+std::vector<Flag> with_ranks(std::vector<Flag> rank_flags, const FitFlags& flags) {
+  for (Flag& flag : rank_flags) {
+    flag.rule.idle = belongs_to("--gpu-memory, --gpu and --loading",
+                                [&flags] { return flags.is_asked() || flags.loading; });
+  }
+  return rank_flags;
+}
+
 }  // namespace
 
 void declare_fit(FlagTable& table, FitFlags& flags) {
@@ -154,17 +163,25 @@ void declare_fit(FlagTable& table, FitFlags& flags) {
         "--to in each of some schemes, and which of them the GPU computes natively",
         {.is_positive = true,
          .needs = "--gpu",
-         .excludes = {"--tp", "--ep", "--etp", "--pp", "--pp-layers"}}}});
+         .excludes = {"--tp", "--ep", "--etp", "--pp", "--pp-layers"}}},
+       {"--loading",
+        &flags.loading,
+        "the bytes that each rank reads while an engine loads the checkpoint, by loader, and the "
+        "ways to make them fewer",
+        {.excludes = {kGpuMemory, "--gpu"}}}});
   table.add(FlagGroup::kTarget, with_memory(scheme_flags(flags.target), flags));
   table.add(FlagGroup::kTarget, with_memory(choice_flags(flags.target), flags));
   table.add(
       FlagGroup::kSlicing,
-      with_memory({{"--tp", &flags.slicing.tp, "tensor parallelism"},
-                   {"--ep", &flags.slicing.ep, "expert parallelism"},
-                   {"--etp", &flags.slicing.etp, "ranks that cut each expert"},
-                   {"--pp", &flags.slicing.pp, "pipeline stages"},
-                   {"--pp-layers", &flags.slicing.stages, "layers of each stage, e.g. 0-30,31-60"},
-                   {"--tp-fit", &flags.slicing.fit, "as of convert: refuse, retile, pad or bf16"},
+      with_ranks({{"--tp", &flags.slicing.tp, "tensor parallelism"},
+                  {"--ep", &flags.slicing.ep, "expert parallelism"},
+                  {"--etp", &flags.slicing.etp, "ranks that cut each expert"},
+                  {"--pp", &flags.slicing.pp, "pipeline stages"},
+                  {"--pp-layers", &flags.slicing.stages, "layers of each stage, e.g. 0-30,31-60"}},
+                 flags));
+  table.add(
+      FlagGroup::kSlicing,
+      with_memory({{"--tp-fit", &flags.slicing.fit, "as of convert: refuse, retile, pad or bf16"},
                    {"--kv-cache",
                     &flags.kv_cache,
                     fmt::format("numbers of the cache of keys and values: {} (default bf16)",
@@ -218,6 +235,21 @@ Fit fit_of(const FitFlags& flags, const formats::Checkpoint& source) {
   Fit fit = planned_fit(flags, slicing, source);
   fit.need = std::move(counted.need);
   return fit;
+}
+
+Loading loading_of(const FitFlags& flags, const formats::Checkpoint& source) {
+  if (source.slicing() != nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--loading is about a whole checkpoint, and this has one rank's slices, of which "
+                "the rank reads all (give the directory of all ranks, or leave out --loading)");
+  }
+  SlicingFlags slicing = flags.slicing;
+  slicing.layout = "ranks";
+  convert::PlanOptions options;
+  read_slicing(slicing, options);
+  // Engines cut between the blocks of scales in their own ways: where that matters, a cut that
+  // convert refuses is refused here too.
+  return loading_of(convert::plan_conversion(source, convert::Recipe(), options));
 }
 
 }  // namespace ingot::cli

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/report/fit_report.h"
+#include "cli/report/loading_report.h"
 #include "library/options/target_flags.h"
 
 namespace ingot {
@@ -14,12 +15,13 @@ struct FlagTable;
 
 namespace ingot::cli {
 
-/// The flags of `inspect --gpu-memory` and `--gpu`: whether a checkpoint, or an output of it, fits
-/// the memory of devices.
+/// The flags of `inspect --gpu-memory`, `--gpu` and `--loading`: whether a checkpoint, or an output
+/// of it, fits the memory of devices, and the bytes that loaders read of it.
 struct FitFlags {
   std::string device_memory, gpu, kv_cache, context;
   std::optional<std::uint64_t> sequences;
   std::optional<std::uint32_t> count;
+  bool loading = false;
   SlicingFlags slicing;
   TargetFlags target;
 
@@ -39,5 +41,10 @@ std::vector<SchemeFit> fits_of_schemes(const FitFlags& flags, const formats::Che
 /// many, or, where none suffice, of the most that were tried. Throws as a conversion with these
 /// options does, and kInvalidArgument for words that are not understood.
 Fit fit_of(const FitFlags& flags, const formats::Checkpoint& source);
+
+/// Counts the bytes that each loader reads of the checkpoint on the ranks that were asked for.
+/// kInvalidArgument for a rank's slices, which are rank files already; throws as a conversion with
+/// these ranks does.
+Loading loading_of(const FitFlags& flags, const formats::Checkpoint& source);
 
 }  // namespace ingot::cli

@@ -29,6 +29,8 @@ class InspectOptions(TypedDict, total=False):
     gpu: the same for the memory of this GPU, and how many of them are needed
     count: whether it fits this many of these GPUs (--tp, and --ep of experts, of so many): without --to in each
         of some schemes, and which of them the GPU computes natively
+    loading: the bytes that each rank reads while an engine loads the checkpoint, by loader, and the ways to
+        make them fewer
     to: target scheme: bf16, f16, f32, fp8-block (or fp8), fp8-channel, fp8-tensor, int8-channel (or int8),
         int8-block, nvfp4, mxfp4, mxfp8, int4-group (or int4); which tensors take it: ingot list recipes
         (default: keep each scheme)
@@ -77,6 +79,7 @@ class InspectOptions(TypedDict, total=False):
     gpu_memory: Size
     gpu: Literal["a100", "l40s", "h100", "h200", "b200", "mi300x", "ascend910b"]
     count: int
+    loading: bool
     to: str | int | float
     for_: str | int | float
     dialect: str | int | float

@@ -178,6 +178,7 @@ def try_all(work):
     run(2, "inspect", example, "no.such.weight")
     run(0, "inspect", example, "--gpu-memory", "80GB", "--to", "bf16", "--tp", "2", "--context", "4k")
     run(0, "inspect", example, "--gpu", "h100")
+    run(0, "inspect", example, "--loading")
     expect(len(run(0, "inspect", example, "--gpu", "h100", "--count", "1")["fits"]) == 5, "not five schemes")
     expect(run(0, "inspect", example, "--gpu", "h100", "--count", "2")["fits"][1]["obstacle"], "no obstacle")
     expect("yaml" in run(0, "inspect", example, "--family", "auto")["proposal"], "no proposal")
