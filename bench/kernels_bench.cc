@@ -60,6 +60,26 @@ void fill_values(float* values, std::size_t n) {
   round_to_bf16({.data = values, .rows = 1, .cols = n, .stride = n});
 }
 
+/// Moments of inputs that have a third of their mean squares in common with all of their block, as
+/// of 64 tokens.
+std::vector<float> some_moments(std::size_t cols) {
+  constexpr std::size_t kTokens = 64;
+  std::vector<float> moments(cols * kMomentBlock), inputs(kMomentBlock);
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal;
+  for (std::size_t block = 0; block < cols / kMomentBlock; ++block) {
+    for (std::size_t token = 0; token < kTokens; ++token) {
+      const float common = 0.7F * normal(random);
+      for (float& input : inputs) input = common + normal(random);
+      for (std::size_t i = 0; i < kMomentBlock * kMomentBlock; ++i) {
+        moments[block * kMomentBlock * kMomentBlock + i] +=
+            inputs[i / kMomentBlock] * inputs[i % kMomentBlock] / kTokens;
+      }
+    }
+  }
+  return moments;
+}
+
 /// Restricts dispatch to one target while it lives.
 class OnTarget {
  public:
@@ -169,6 +189,10 @@ struct Coded {
     out.weight = codes.data();
     out.weight_stride = extent.cols * code_bits / 8;
     if (!facts.quantized) return;
+    if (options.search == ScaleSearch::kHessian) {
+      moments = factor_moments(some_moments(extent.cols), group[1] / kMomentBlock);
+      in.moments = moments;
+    }
     const std::size_t scale_rows = (extent.rows + group[0] - 1) / group[0];
     const std::size_t scale_cols = (extent.cols + group[1] - 1) / group[1];
     out.scale_stride = scale_cols * formats::dtype_bits(facts.scale_dtype) / 8;
@@ -200,6 +224,7 @@ struct Coded {
   AlignedBuffer values, codes;
   std::vector<std::byte> stored;
   std::vector<float> effective;
+  std::vector<MomentBlock> moments;
   EncodeInput in;
   EncodeOutput out;
   CodedMatrix rows;
@@ -379,7 +404,8 @@ void add_schemes(Extent extent) {
       add_on_targets("encode_" + name + where,
                      [=](benchmark::State& s) { run_encode(s, extent, id, {}); });
     }
-    constexpr const char* kWords[] = {"amax", "4over6", "mse", "signed"};  // of ScaleSearch
+    constexpr const char* kWords[] = {"amax", "4over6", "mse", "signed",
+                                      "hessian"};  // of ScaleSearch
     for (const ScaleSearch search : find_scheme(id)->searches) {
       add_on_targets("encode_" + name + "_" + kWords[static_cast<std::size_t>(search)] + where,
                      [=](benchmark::State& s) { run_encode(s, extent, id, {.search = search}); });

@@ -5,7 +5,6 @@
 #include "quantize/group_encoder.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "formats/base/error.h"
 #include "quantize/kernels/codes.h"
 #include "quantize/kernels/row_scan.h"
+#include "quantize/kernels/scale_errors.h"
 
 namespace ingot::quantize {
 namespace {
@@ -29,65 +29,73 @@ formats::MatrixView<const float> part_of(formats::MatrixView<const float> values
   return {.data = values.row(row) + col, .rows = rows, .cols = cols, .stride = values.stride};
 }
 
-/// A run of groups at work, and the room for their numbers.
+/// Groups at work, some of each of some rows of groups, and their numbers, row-major.
 struct Part {
   ScaledGroups groups;  ///< groups of the run, without scales
-  std::size_t n = 0;
-  const float* weights = nullptr;  ///< weights of its columns
-  std::array<float, kGroupsAtOnce> amaxes, scales;
+  std::size_t across = 0;
+  const float* weights = nullptr;        ///< weights of its columns
+  std::span<const MomentBlock> moments;  ///< moments of its columns, if they decide
+  std::vector<float> amaxes, scales;
 
+  [[nodiscard]] std::size_t n() const { return scales.size(); }
   [[nodiscard]] ScaledGroups under(std::span<const float> some_scales) const {
     ScaledGroups scaled = groups;
     scaled.scales = some_scales;
     return scaled;
   }
   [[nodiscard]] formats::MatrixView<const float> group(std::size_t k) const {
-    const std::size_t col = k * static_cast<std::size_t>(groups.block_cols);
-    const std::size_t cols =
-        std::min(static_cast<std::size_t>(groups.block_cols), groups.values.cols - col);
-    return part_of(groups.values, 0, groups.values.rows, col, cols);
+    const auto block_rows = static_cast<std::size_t>(groups.block_rows);
+    const auto block_cols = static_cast<std::size_t>(groups.block_cols);
+    const std::size_t row = k / across * block_rows, col = k % across * block_cols;
+    return part_of(groups.values, row, std::min(block_rows, groups.values.rows - row), col,
+                   std::min(block_cols, groups.values.cols - col));
   }
 };
 
 /// Errors of groups whose values are kept, as the kernels see them, are roundings of products and
-/// quotients: at most this per value.
+/// quotients: at most this per value, and so many times that by moments, whose largest is below 4.
 constexpr float kRoundings = 0x1p-24F;
+constexpr float kMostByMoments = 4 * kMomentBlock;
 
 /// Replaces the scales by amax by the candidates with the least error.
 void search_scales(Part& part, const GroupEncoding& encoding, const EncodeOptions& options) {
-  std::array<float, kGroupsAtOnce> first, tried, least, errors;
-  const auto some = [&part](std::array<float, kGroupsAtOnce>& of) {
-    return std::span(of).first(part.n);
-  };
-  std::copy_n(part.scales.begin(), part.n, first.begin());
-  encoding.errors(part.under(some(first)), part.weights, some(least));
-  for (std::size_t k = 0; k < part.n; ++k) {
-    const auto group = part.group(k);
-    const auto n_values = static_cast<float>(group.rows * group.cols);
-    if (least[k] <= kRoundings * n_values && holds(group, first[k], encoding.code)) least[k] = 0;
+  // All groups under the first candidate, then under the next.
+  const std::size_t n = part.n();
+  std::vector<float> scales(encoding.n_candidates * n), errors(scales.size());
+  for (std::size_t i = 0; i < scales.size(); ++i)
+    scales[i] = encoding.scale(part.amaxes[i % n], i / n, options);
+  if (part.moments.empty()) {
+    for (std::size_t first = 0; first < scales.size(); first += n) {
+      encoding.errors(part.under(std::span(scales).subspan(first, n)), part.weights,
+                      std::span(errors).subspan(first, n));
+    }
+  } else {
+    hessian_errors(encoding.code, part.under(scales), part.moments, errors);
   }
-  for (std::size_t candidate = 1; candidate < encoding.n_candidates; ++candidate) {
-    for (std::size_t k = 0; k < part.n; ++k)
-      tried[k] = encoding.scale(part.amaxes[k], candidate, options);
-    encoding.errors(part.under(some(tried)), part.weights, some(errors));
-    for (std::size_t k = 0; k < part.n; ++k) {
-      const float ratio = tried[k] / first[k];
-      const float error = errors[k] * (ratio * ratio);
-      if (!(error < least[k])) continue;
-      least[k] = error;
-      part.scales[k] = tried[k];
+  for (std::size_t k = 0; k < n; ++k) {
+    const auto group = part.group(k);
+    const float roundings = kRoundings * static_cast<float>(group.rows * group.cols) *
+                            (part.moments.empty() ? 1 : kMostByMoments);
+    float least = errors[k];
+    if (least <= roundings && holds(group, scales[k], encoding.code)) continue;
+    for (std::size_t i = k + n; i < scales.size(); i += n) {
+      const float ratio = scales[i] / scales[k];
+      const float error = errors[i] * (ratio * ratio);
+      if (!(error < least)) continue;
+      least = error;
+      part.scales[k] = scales[i];
     }
   }
 }
 
 /// Sets the scales of a part from its largest magnitudes.
 void choose_scales(const EncodeInput& in, const GroupEncoding& encoding, Part& part) {
-  for (std::size_t k = 0; k < part.n; ++k)
+  for (std::size_t k = 0; k < part.n(); ++k)
     part.scales[k] = encoding.scale(part.amaxes[k], 0, in.options);
-  if (in.options.search != ScaleSearch::kAmax && encoding.n_candidates > 1)
+  if (in.search() != ScaleSearch::kAmax && encoding.n_candidates > 1)
     search_scales(part, encoding, in.options);
   if (!in.keeps_values || encoding.exact_scale == nullptr) return;
-  for (std::size_t k = 0; k < part.n; ++k) {
+  for (std::size_t k = 0; k < part.n(); ++k) {
     if (part.amaxes[k] == 0) continue;
     const float exact = encoding.exact_scale(part.group(k), part.amaxes[k], in.options);
     if (exact > 0) part.scales[k] = exact;
@@ -161,35 +169,40 @@ void encode_groups(const EncodeInput& in, const EncodeOutput& out, const GroupEn
   std::vector<float> weights(in.importance.size());
   group_weights(in.importance, block_cols, weights);
 
+  // A search by moments takes as many rows at once as there are.
+  const bool by_moments = in.search() == ScaleSearch::kHessian;
+  const std::size_t down_at_once = by_moments ? down : 1;
+
   Part part;
-  for (std::size_t i = 0; i < down; ++i) {
+  for (std::size_t i = 0; i < down; i += down_at_once) {
     const std::size_t row = i * block_rows;
-    const std::size_t n_rows = std::min(block_rows, values.rows - row);
+    const std::size_t n_rows = std::min(down_at_once * block_rows, values.rows - row);
     for (std::size_t j = 0; j < across; j += at_once) {
       const std::size_t col = j * block_cols;
-      part.n = std::min(at_once, across - j);
-      part.groups = {.values = part_of(values, row, n_rows, col,
-                                       std::min(part.n * block_cols, values.cols - col)),
+      part.across = std::min(at_once, across - j);
+      const std::size_t n_cols = std::min(part.across * block_cols, values.cols - col);
+      part.groups = {.values = part_of(values, row, n_rows, col, n_cols),
                      .block_rows = block_rows,
                      .block_cols = block_cols,
                      .scales = {}};
       part.weights = weights.empty() ? nullptr : weights.data() + col;
-      const auto amaxes = std::span(part.amaxes).first(part.n);
-      const auto scales = std::span(part.scales).first(part.n);
-      group_amax(part.groups.values, block_rows, block_cols, amaxes);
-      if (in.given_scales.empty()) {
-        choose_scales(in, encoding, part);
-      } else {
-        std::ranges::copy(in.given_scales.subspan(i * across + j, part.n), scales.begin());
+      if (by_moments) part.moments = in.moments.subspan(col / kMomentBlock, n_cols / kMomentBlock);
+      part.amaxes.resize(part.across * std::min(down_at_once, down - i));
+      part.scales.resize(part.amaxes.size());
+      group_amax(part.groups.values, block_rows, block_cols, part.amaxes);
+      if (in.given_scales.empty()) choose_scales(in, encoding, part);
+      for (std::size_t k = 0; k < part.n(); ++k) {
+        const std::size_t down_here = i + k / part.across, across_here = j + k % part.across;
+        if (!in.given_scales.empty())
+          part.scales[k] = in.given_scales[down_here * across + across_here];
+        encoding.store(part.scales[k], out.scales + down_here * out.scale_stride +
+                                           across_here * encoding.stored_bytes);
       }
-      for (std::size_t k = 0; k < part.n; ++k)
-        encoding.store(scales[k],
-                       out.scales + i * out.scale_stride + (j + k) * encoding.stored_bytes);
       std::byte* codes =
           out.weight + row * out.weight_stride + col * code_facts(encoding.code).bits / 8;
-      encode_codes(encoding.code, part.under(scales), codes, out.weight_stride);
-      if (*std::ranges::max_element(amaxes) >= kNearlyInfinite)
-        settle_infinite_codes(part.under(scales), encoding.code, codes, out.weight_stride);
+      encode_codes(encoding.code, part.under(part.scales), codes, out.weight_stride);
+      if (*std::ranges::max_element(part.amaxes) >= kNearlyInfinite)
+        settle_infinite_codes(part.under(part.scales), encoding.code, codes, out.weight_stride);
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <vector>
 
@@ -11,7 +12,10 @@
 #include "quantize/group_encoder.h"
 #include "quantize/kernels/code_encode.h"
 #include "quantize/kernels/codes.h"
+#include "quantize/kernels/int4_group.h"
 #include "quantize/kernels/int4_scales.h"
+#include "quantize/kernels/row_scan.h"
+#include "quantize/kernels/scale_errors.h"
 #include "quantize/schemes.h"
 
 namespace ingot::quantize {
@@ -30,6 +34,63 @@ void store_scales(std::span<const float> scales, std::byte* out) {
   }
 }
 
+/// BF16 numbers that a search by moments tries below and above the best of those that mse tries:
+/// more than there are between two of these.
+constexpr int kNeighbours = 8;
+
+/// The scale that is `steps` BF16 numbers above a positive one.
+float neighbour(float scale, int steps) {
+  constexpr std::int32_t kLargest = 0x7F7F;
+  const std::int32_t bits = formats::bf16_from_float(scale);
+  return formats::float_from_bf16(
+      static_cast<std::uint16_t>(std::clamp(bits + steps, std::int32_t{1}, kLargest)));
+}
+
+/// The scales of a run that lose least by moments: the best of all that mse tries, then of its
+/// neighbours. On a tie the first wins. The fitted scale is the one that mse chose.
+std::vector<float> scales_by_moments(const EncodeInput& in, std::size_t group_cols) {
+  const std::size_t n = in.values.rows * (in.values.cols / group_cols);
+  std::vector<float> amaxes(n), best(n), tried, errors;
+  group_amax(in.values, 1, group_cols, amaxes);
+  for (std::size_t k = 0; k < n; ++k)
+    best[k] = amaxes[k] == 0 ? 1.0F : stored_int4_scale(amaxes[k] / 7);
+  const std::vector<float> first = best;
+  std::vector<float> by_mse(n);
+  const std::size_t across = in.values.cols / group_cols;
+  for (std::size_t r = 0; r < in.values.rows; ++r) {
+    choose_int4_scales({.values = in.values.row(r), .n_groups = across, .group_cols = group_cols},
+                       std::span(by_mse).subspan(r * across, across));
+  }
+  std::vector<float> least(n, INFINITY);
+  const auto try_all = [&](std::size_t n_scales, const auto& scale_of) {
+    tried.resize(n * n_scales);
+    errors.resize(tried.size());
+    for (std::size_t i = 0; i < tried.size(); ++i)
+      tried[i] = amaxes[i % n] == 0 ? 1.0F : scale_of(i % n, i / n);
+    hessian_errors(
+        formats::CodeKind::kInt4,
+        {.values = in.values, .block_rows = 1, .block_cols = group_cols, .scales = tried},
+        in.moments, errors);
+    for (std::size_t i = 0; i < tried.size(); ++i) {
+      const float ratio = tried[i] / first[i % n];
+      const float error = errors[i] * (ratio * ratio);
+      if (!(error < least[i % n])) continue;
+      least[i % n] = error;
+      best[i % n] = tried[i];
+    }
+  };
+  try_all(kInt4Steps + 1, [&](std::size_t k, std::size_t step) {
+    if (step == kInt4Steps) return by_mse[k];
+    return stored_int4_scale(amaxes[k] / (7 + static_cast<float>(step) * kInt4Step));
+  });
+  const std::vector<float> centres = best;
+  try_all(2 * kNeighbours, [&](std::size_t k, std::size_t i) {
+    const int steps = static_cast<int>(i) - kNeighbours;
+    return neighbour(centres[k], steps < 0 ? steps : steps + 1);
+  });
+  return best;
+}
+
 EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
   const formats::MatrixView<const float> values = in.values;
   if (values.rows == 0 || values.cols == 0) return {};
@@ -37,6 +98,12 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
   const auto group_cols =
       static_cast<std::size_t>(std::min<std::uint64_t>(in.block_cols, values.cols));
   INGOT_CHECK(values.cols % group_cols == 0 && group_cols % 2 == 0);
+  if (in.search() == ScaleSearch::kHessian && in.given_scales.empty()) {
+    const std::vector<float> scales = scales_by_moments(in, group_cols);
+    EncodeInput given = in;
+    given.given_scales = scales;
+    return encode(given, out);
+  }
   const std::size_t across = values.cols / group_cols;
   INGOT_CHECK(in.given_scales.empty() || in.given_scales.size() >= across * values.rows);
   INGOT_CHECK(in.importance.empty() || in.importance.size() == values.cols);
@@ -52,7 +119,7 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
         choose_int4_scales({.values = values.row(r) + col,
                             .n_groups = n,
                             .group_cols = group_cols,
-                            .search = in.options.search,
+                            .search = in.search(),
                             .weights = weights.empty() ? nullptr : weights.data() + col},
                            scales);
       } else {

@@ -4,10 +4,12 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <vector>
 
 #include "formats/base/error.h"
 #include "formats/container/float8.h"
 #include "quantize/group_encoder.h"
+#include "quantize/kernels/row_scan.h"
 #include "quantize/kernels/scale_errors.h"
 #include "quantize/schemes.h"
 
@@ -52,12 +54,46 @@ constexpr GroupEncoding kFp4{.scale = fp4_scale,
 constexpr GroupEncoding kFp8{
     .scale = fp8_scale, .store = store_e8m0, .stored_bytes = 1, .code = formats::CodeKind::kE4m3};
 
+/// Exponents that a search by moments tries below and above the one by amax. Above, every value is
+/// zero; below, nearly all of the largest value is cut off.
+constexpr std::size_t kExponentsAround = 5;
+
+/// The scales of a run of E2M1 codes that lose least by moments.
+std::vector<float> scales_by_moments(const EncodeInput& in) {
+  const std::size_t across = in.values.cols / kGroup;
+  std::vector<float> amaxes(across * in.values.rows), scales(amaxes.size());
+  group_amax(in.values, 1, kGroup, amaxes);
+  std::vector<std::uint8_t> codes(amaxes.size());
+  for (std::size_t k = 0; k < codes.size(); ++k) {
+    const float scale = fp4_scale(amaxes[k], 0, in.options);
+    store_e8m0(scale, reinterpret_cast<std::byte*>(&codes[k]));
+  }
+  std::array<float, 255> effective;
+  for (std::size_t code = 0; code < effective.size(); ++code)
+    effective[code] = formats::float_from_e8m0(static_cast<std::uint8_t>(code));
+  choose_hessian_codes({.values = in.values,
+                        .moments = in.moments,
+                        .group_cols = kGroup,
+                        .scales = effective,
+                        .lowest = 0,
+                        .below = kExponentsAround,
+                        .above = kExponentsAround},
+                       codes);
+  std::ranges::transform(codes, scales.begin(), [&](std::uint8_t code) { return effective[code]; });
+  return scales;
+}
+
 template <const GroupEncoding& Encoding>
 EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
   if (in.values.rows == 0 || in.values.cols == 0) return {};
   INGOT_CHECK(in.block_rows == 1 && in.block_cols == kGroup && in.values.cols % kGroup == 0);
   INGOT_CHECK(in.given_scales.empty());
-  return encode_by_groups<Encoding>(in, out);
+  if (Encoding.n_candidates == 1 || in.search() != ScaleSearch::kHessian)
+    return encode_by_groups<Encoding>(in, out);
+  const std::vector<float> scales = scales_by_moments(in);
+  EncodeInput given = in;
+  given.given_scales = scales;
+  return encode_by_groups<Encoding>(given, out);
 }
 
 constexpr std::array kSearches = {ScaleSearch::kAmax, ScaleSearch::kMse};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "formats/base/error.h"
@@ -10,6 +11,7 @@
 #include "quantize/group_encoder.h"
 #include "quantize/kernels/code_encode.h"
 #include "quantize/kernels/nvfp4_scales.h"
+#include "quantize/kernels/scale_errors.h"
 #include "quantize/schemes.h"
 
 namespace ingot::quantize {
@@ -25,6 +27,47 @@ float global_scale(float amax, const EncodeOptions& options, bool divides) {
   const float scale = divides ? top / amax : amax / top;
   return std::isfinite(scale) && scale > 0 ? scale : 1.0F;
 }
+
+/// Codes that a search by moments tries below and above the one by amax: five octaves. Above, every
+/// value is zero; below, nearly all of the largest value is cut off.
+constexpr std::size_t kCodesAround = 40;
+
+/// The scales of a run that lose least by moments.
+struct ByMoments {
+  explicit ByMoments(const EncodeInput& in, Nvfp4Blocks blocks)
+      : across(in.values.cols / kNvfp4Block), codes(across * in.values.rows) {
+    for (std::size_t code = 0; code < effective.size(); ++code) {
+      effective[code] =
+          nvfp4_effective_scale(static_cast<std::uint8_t>(code), in.global, in.global_divides);
+    }
+    blocks.search = ScaleSearch::kAmax;
+    blocks.n_blocks = across;
+    std::vector<float> unused(across);
+    for (std::size_t r = 0; r < in.values.rows; ++r) {
+      blocks.values = in.values.row(r);
+      choose_nvfp4_scales(blocks, codes.data() + r * across, unused.data());
+    }
+    choose_hessian_codes({.values = in.values,
+                          .moments = in.moments,
+                          .group_cols = kNvfp4Block,
+                          .scales = effective,
+                          .lowest = blocks.lowest_code,
+                          .below = kCodesAround,
+                          .above = kCodesAround},
+                         codes);
+  }
+  /// Gives the scales of blocks in a row as choose_nvfp4_scales() does.
+  void give(std::size_t row, std::size_t block, std::size_t n, std::uint8_t* out,
+            float* scales) const {
+    const std::uint8_t* from = codes.data() + row * across + block;
+    std::copy_n(from, n, out);
+    std::transform(from, from + n, scales, [&](std::uint8_t code) { return effective[code]; });
+  }
+
+  std::size_t across;
+  std::vector<std::uint8_t> codes;
+  std::array<float, formats::kE4m3Largest + 1> effective;
+};
 
 /// Blocks encoded together: 16 KiB of values.
 constexpr std::size_t kBlocksAtOnce = 256;
@@ -42,11 +85,13 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
   Nvfp4Blocks blocks{.global = in.global,
                      .divides = in.global_divides,
                      .lowest_code = nvfp4_lowest_code(in.global, in.global_divides),
-                     .search = in.options.search,
+                     .search = in.search(),
                      .window = window};
   INGOT_CHECK(in.importance.empty() || in.importance.size() == values.cols);
   std::vector<float> weights(in.importance.size());
   group_weights(in.importance, kNvfp4Block, weights);
+  std::optional<ByMoments> by_moments;
+  if (blocks.search == ScaleSearch::kHessian) by_moments.emplace(in, blocks);
   std::array<float, kBlocksAtOnce> scales;
   for (std::size_t r = 0; r < values.rows; ++r) {
     for (std::size_t c = 0; c < values.cols; c += kBlocksAtOnce * kNvfp4Block) {
@@ -56,7 +101,11 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
       if (!weights.empty()) blocks.weights = weights.data() + c;
       auto* codes =
           reinterpret_cast<std::uint8_t*>(out.scales + r * out.scale_stride + c / kNvfp4Block);
-      choose_nvfp4_scales(blocks, codes, scales.data());
+      if (by_moments) {
+        by_moments->give(r, c / kNvfp4Block, blocks.n_blocks, codes, scales.data());
+      } else {
+        choose_nvfp4_scales(blocks, codes, scales.data());
+      }
       const ScaledGroups part{.values = {.data = blocks.values, .rows = 1, .cols = n, .stride = n},
                               .block_rows = 1,
                               .block_cols = kNvfp4Block,

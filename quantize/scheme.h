@@ -6,6 +6,7 @@
 
 #include "formats/container/tensor.h"
 #include "formats/storage/encoding.h"
+#include "quantize/block_moments.h"
 #include "quantize/coded_matrix.h"
 
 namespace ingot::quantize {
@@ -24,7 +25,8 @@ enum class ScaleSearch : std::uint8_t {
   kAmax,
   kFourOverSix,  ///< NVFP4 only
   kMse,
-  kSigned,  ///< INT4 only: kMse, and negative scales too
+  kSigned,   ///< INT4 only: kMse, and negative scales too
+  kHessian,  ///< least error by EncodeInput::moments; without them kMse
 };
 
 /// Choices of the encoder, which the bytes depend on.
@@ -52,11 +54,21 @@ struct EncodeInput {
   /// Schemes that search: how much an error in each column of the run matters, finite and not
   /// negative; empty: all columns alike. Weights the squared errors that searches compare.
   std::span<const float> importance{};
+  /// kHessian: moments of the inputs of the run's columns, a block for every 16 of them, which
+  /// divide the columns of a group. The error of a group is the sum of d^T S d over its rows and
+  /// blocks. Empty: none are known.
+  std::span<const MomentBlock> moments{};
   /// Values that codes and scales decoded to, all finite: where the scheme knows a scale under
   /// which every value of a group is a code, that group gets it. Schemes that search find one
   /// themselves if it is among their candidates.
   bool keeps_values = false;
   EncodeOptions options;
+
+  /// The search that this input leaves to do.
+  [[nodiscard]] ScaleSearch search() const {
+    return options.search == ScaleSearch::kHessian && moments.empty() ? ScaleSearch::kMse
+                                                                      : options.search;
+  }
 };
 
 /// Places that a run's bytes go to.

@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "quantize/block_moments.h"
 #include "quantize/kernels/code_encode.h"
 
 namespace ingot::quantize {
@@ -23,7 +24,40 @@ void int8_errors(const ScaledGroups& in, const float* weights, std::span<float> 
 /// Computes errors of E2M1, at most 6 in magnitude.
 void e2m1_errors(const ScaledGroups& in, const float* weights, std::span<float> errors);
 
+/// Computes the error by moments of each group under each of several scales, in units of the
+/// square of the scale. `in.scales` has the scales of all groups one by one, then the next of each,
+/// and so on; `errors` has as many. Columns of a group are a multiple of 16; `moments` has a block
+/// for every 16 columns of the run.
+///
+/// The error of a group is the sum of those of its rows, the error of a row that of its blocks.
+/// That of a block is the sum of z^2 over the columns k of the factor L, with z the sum of r L over
+/// the rows from k on, r = y - q, y = x / s, and q the code's value that is nearest to y, with ties
+/// to even, as it is encoded. All sums begin with 0 and go up; all arithmetic is FP32. Pure; the
+/// bits are those of the scalar twin on every SIMD target.
+void hessian_errors(formats::CodeKind kind, const ScaledGroups& in,
+                    std::span<const MomentBlock> moments, std::span<float> errors);
+
+/// Groups of E2M1 codes in the rows of a run, and all that decides their scales by moments.
+struct HessianGroups {
+  formats::MatrixView<const float> values;  ///< finite; whole groups
+  std::span<const MomentBlock> moments;     ///< one for every 16 columns
+  std::size_t group_cols = 0;               ///< 16 or 32
+  /// Effective scales by their codes, ascending and above zero from `lowest` on.
+  std::span<const float> scales;
+  std::size_t lowest = 0;
+  std::size_t below = 0, above = 0;  ///< codes that are tried below and above the first
+};
+
+/// Replaces the code of each group's scale, row-major, the first to be tried, by the one with the
+/// least error among those around it: as of hessian_errors, times (its scale / the scale of the
+/// first)^2. On a tie the first wins, then the lowest.
+void choose_hessian_codes(const HessianGroups& in, std::span<std::uint8_t> codes);
+
 namespace scalar {
+
+void hessian_errors(formats::CodeKind kind, const ScaledGroups& in,
+                    std::span<const MomentBlock> moments, std::span<float> errors);
+void choose_hessian_codes(const HessianGroups& in, std::span<std::uint8_t> codes);
 
 void e4m3_errors(const ScaledGroups& in, const float* weights, std::span<float> errors);
 void int8_errors(const ScaledGroups& in, const float* weights, std::span<float> errors);

@@ -84,6 +84,14 @@ struct E2m1 {
   static HWY_INLINE Floats nearest(Floats y) { return rounded<1, 0>(cut_off(y, 6.0F)); }
 };
 
+struct Int4 {
+  static HWY_INLINE Floats nearest(Floats y) {
+    const Floats integers = hn::Set(kFloats, 0x1.8p23F);
+    const Floats within = hn::Max(hn::Min(y, hn::Set(kFloats, 7.0F)), hn::Set(kFloats, -8.0F));
+    return hn::Sub(hn::Add(within, integers), integers);
+  }
+};
+
 /// Adds the terms of sixteen columns to their sums; `weights` is null where all are 1.
 template <typename Code>
 HWY_INLINE void add_terms(const float* values, const float* weights, Floats inverse, Floats* sums) {
@@ -145,7 +153,259 @@ HWY_INLINE void errors_of(const ScaledGroups& in, const float* weights, std::spa
   }
 }
 
+/// Sixteen columns of kVectorLanes rows, a row per lane.
+struct alignas(64) Strip {
+  std::array<float, kMomentBlock * kVectorLanes> numbers;
+
+  [[nodiscard]] HWY_INLINE Floats column(std::size_t i) const {
+    return hn::Load(kFloats, numbers.data() + i * kVectorLanes);
+  }
+  HWY_INLINE void set_column(std::size_t i, Floats column) {
+    hn::Store(column, kFloats, numbers.data() + i * kVectorLanes);
+  }
+  /// Rows from `row` on; zeros behind the last.
+  HWY_INLINE void read(formats::MatrixView<const float> values, std::size_t row, std::size_t col) {
+    const std::size_t n_rows = std::min(kVectorLanes, values.rows - row);
+    if (n_rows < kVectorLanes) numbers.fill(0);
+    for (std::size_t lane = 0; lane < n_rows; ++lane) {
+      const float* from = values.row(row + lane) + col;
+      for (std::size_t i = 0; i < kMomentBlock; ++i) numbers[i * kVectorLanes + lane] = from[i];
+    }
+  }
+};
+
+/// The error of a block by its moments, from the rests of its columns. Zeros above the diagonal
+/// change no sum.
+HWY_INLINE Floats moment_error(const Strip& rests, const MomentBlock& block) {
+  Floats error = hn::Zero(kFloats);
+  for (std::size_t k = 0; k < kMomentBlock; k += 4) {
+    Floats z0 = hn::Zero(kFloats), z1 = z0, z2 = z0, z3 = z0;
+    for (std::size_t i = k; i < kMomentBlock; ++i) {
+      const Floats rest = rests.column(i);
+      const float* row = block.factor.data() + i * kMomentBlock + k;
+      z0 = hn::Add(z0, hn::Mul(rest, hn::Set(kFloats, row[0])));
+      z1 = hn::Add(z1, hn::Mul(rest, hn::Set(kFloats, row[1])));
+      z2 = hn::Add(z2, hn::Mul(rest, hn::Set(kFloats, row[2])));
+      z3 = hn::Add(z3, hn::Mul(rest, hn::Set(kFloats, row[3])));
+    }
+    error = hn::Add(error, hn::Mul(z0, z0));
+    error = hn::Add(error, hn::Mul(z1, z1));
+    error = hn::Add(error, hn::Mul(z2, z2));
+    error = hn::Add(error, hn::Mul(z3, z3));
+  }
+  return error;
+}
+
+template <typename Code>
+HWY_INLINE void hessian_errors_of(const ScaledGroups& in, std::span<const MomentBlock> moments,
+                                  std::span<float> errors) {
+  const formats::MatrixView<const float> values = in.values;
+  const auto block_cols =
+      static_cast<std::size_t>(std::min<std::uint64_t>(in.block_cols, values.cols));
+  const auto block_rows =
+      static_cast<std::size_t>(std::min<std::uint64_t>(in.block_rows, values.rows));
+  const std::size_t across = (values.cols + block_cols - 1) / block_cols;
+  const std::size_t n_groups = across * ((values.rows + block_rows - 1) / block_rows);
+  const std::size_t n_scales = in.scales.size() / n_groups;
+  std::fill_n(errors.begin(), n_scales * n_groups, 0.0F);
+  // Scales and errors of the rows of a strip.
+  std::vector<float> scales(n_scales * kVectorLanes), sums(n_scales * kVectorLanes);
+  const std::size_t unit = block_rows == 1 ? values.rows : block_rows;
+  for (std::size_t first = 0; first < values.rows; first += unit) {
+    const std::size_t end = std::min(values.rows, first + unit);
+    for (std::size_t r = first; r < end; r += kVectorLanes) {
+      const std::size_t n_rows = std::min(kVectorLanes, end - r);
+      for (std::size_t g = 0; g < across; ++g) {
+        const auto group = [&](std::size_t lane) { return (r + lane) / block_rows * across + g; };
+        std::ranges::fill(scales, 1.0F);
+        std::ranges::fill(sums, 0.0F);
+        for (std::size_t s = 0; s < n_scales; ++s) {
+          for (std::size_t lane = 0; lane < n_rows; ++lane)
+            scales[s * kVectorLanes + lane] = in.scales[s * n_groups + group(lane)];
+        }
+        const std::size_t last = std::min(values.cols, (g + 1) * block_cols);
+        for (std::size_t c = g * block_cols; c < last; c += kMomentBlock) {
+          Strip x, rests;
+          x.read({.data = values.data, .rows = end, .cols = values.cols, .stride = values.stride},
+                 r, c);
+          for (std::size_t s = 0; s < n_scales; ++s) {
+            const Floats scale = hn::LoadU(kFloats, scales.data() + s * kVectorLanes);
+            for (std::size_t i = 0; i < kMomentBlock; ++i) {
+              const Floats y = hn::Div(x.column(i), scale);
+              rests.set_column(i, hn::Sub(y, Code::nearest(y)));
+            }
+            float* sum = sums.data() + s * kVectorLanes;
+            hn::StoreU(
+                hn::Add(hn::LoadU(kFloats, sum), moment_error(rests, moments[c / kMomentBlock])),
+                kFloats, sum);
+          }
+        }
+        for (std::size_t s = 0; s < n_scales; ++s) {
+          for (std::size_t lane = 0; lane < n_rows; ++lane)
+            errors[s * n_groups + group(lane)] += sums[s * kVectorLanes + lane];
+        }
+      }
+    }
+  }
+}
+
+/// The groups of kVectorLanes rows at the same columns, a row per lane, and their scales as tried.
+template <std::size_t kBlocks>
+class HessianWalk {
+ public:
+  HWY_INLINE HessianWalk(const HessianGroups& in, std::size_t row, std::size_t col,
+                         const MomentBlock* blocks)
+      : in_(in), blocks_(blocks) {
+    for (std::size_t b = 0; b < kBlocks; ++b) x_[b].read(in.values, row, col + b * kMomentBlock);
+  }
+
+  /// Codes of the lanes' groups, the first to be tried, become the best.
+  HWY_INLINE void choose(std::array<std::uint8_t, kVectorLanes>& codes) {
+    std::array<float, kVectorLanes> numbers;
+    std::ranges::copy(codes, numbers.begin());
+    first_ = best_ = hn::LoadU(kFloats, numbers.data());
+    code_ = first_;
+    for (std::size_t lane = 0; lane < kVectorLanes; ++lane) scales_[lane] = in_.scales[codes[lane]];
+    first_scale_ = hn::LoadU(kFloats, scales_.data());
+    set_rests();
+    error_ = error();
+    // Nothing is less, and the first wins ties.
+    settled_ = hn::Eq(error_, hn::Zero(kFloats));
+    if (hn::AllTrue(kFloats, settled_)) return;
+    const std::array<std::uint8_t, kVectorLanes> from = codes;
+    const std::size_t largest = in_.scales.size() - 1;
+    for (std::size_t step = 1; step <= in_.above; ++step) {
+      const bool is_spared =
+          try_codes([&](std::size_t lane) { return std::min(from[lane] + step, largest); }, false);
+      if (is_spared && loses_all_above()) break;
+    }
+    for (std::size_t step = 1; step <= in_.below; ++step) {
+      const bool is_spared = try_codes(
+          [&](std::size_t lane) {
+            return from[lane] < in_.lowest + step ? std::min<std::size_t>(in_.lowest, from[lane])
+                                                  : from[lane] - step;
+          },
+          true);
+      if (is_spared && loses_all_below()) break;
+    }
+    hn::StoreU(best_, kFloats, numbers.data());
+    for (std::size_t lane = 0; lane < kVectorLanes; ++lane)
+      codes[lane] = static_cast<std::uint8_t>(numbers[lane]);
+  }
+
+ private:
+  /// Tries a code for each lane, and says whether bounds spared the errors.
+  template <typename CodeOf>
+  HWY_INLINE bool try_codes(const CodeOf& code_of, bool is_below) {
+    std::array<float, kVectorLanes> numbers;
+    for (std::size_t lane = 0; lane < kVectorLanes; ++lane) {
+      const std::size_t code = code_of(lane);
+      numbers[lane] = static_cast<float>(code);
+      scales_[lane] = in_.scales[code];
+    }
+    code_ = hn::LoadU(kFloats, numbers.data());
+    const Floats bound = set_rests();
+    if (is_above_all(bound)) return true;
+    const Floats other = error();
+    const auto less = hn::Lt(other, error_);
+    const auto wins_tie = hn::And(hn::Eq(other, error_), hn::Ne(best_, first_));
+    const auto wins = is_below ? hn::Or(less, wins_tie) : less;
+    error_ = hn::IfThenElse(wins, other, error_);
+    best_ = hn::IfThenElse(wins, code_, best_);
+    return false;
+  }
+
+  /// Sets y and rests under the scales at hand, and returns a bound of the error.
+  HWY_INLINE Floats set_rests() {
+    const Floats scale = hn::LoadU(kFloats, scales_.data());
+    const Floats ratio = hn::Div(scale, first_scale_);
+    square_ = hn::Mul(ratio, ratio);
+    Floats bound = hn::Zero(kFloats);
+    for (std::size_t b = 0; b < kBlocks; ++b) {
+      for (std::size_t i = 0; i < kMomentBlock; ++i) {
+        const Floats y = hn::Div(x_[b].column(i), scale);
+        const Floats rest = hn::Sub(y, E2m1::nearest(y));
+        y_[b].set_column(i, y);
+        rests_[b].set_column(i, rest);
+        bound = hn::Add(bound, weighed(b, i, rest));
+      }
+    }
+    return bound;
+  }
+  [[nodiscard]] HWY_INLINE Floats weighed(std::size_t b, std::size_t i, Floats rest) const {
+    return hn::Mul(hn::Mul(rest, rest), hn::Set(kFloats, blocks_[b].floor[i]));
+  }
+  [[nodiscard]] HWY_INLINE Floats error() const {
+    Floats sum = hn::Zero(kFloats);
+    for (std::size_t b = 0; b < kBlocks; ++b)
+      sum = hn::Add(sum, moment_error(rests_[b], blocks_[b]));
+    return hn::Mul(sum, square_);
+  }
+  /// True if a bound is above the least error in all lanes. Tiny errors are no proof, since squares
+  /// of tiny numbers are rounded to zero.
+  [[nodiscard]] HWY_INLINE bool is_above_all(Floats bound) const {
+    const Floats limit = hn::Max(error_, hn::Set(kFloats, 0x1p-80F));
+    return hn::AllTrue(kFloats, hn::Or(settled_, hn::Gt(hn::Mul(bound, square_), limit)));
+  }
+  [[nodiscard]] HWY_INLINE bool loses_all_above() const {
+    const Floats quarter = hn::Set(kFloats, 0.25F);
+    Floats bound = hn::Zero(kFloats);
+    for (std::size_t b = 0; b < kBlocks; ++b) {
+      for (std::size_t i = 0; i < kMomentBlock; ++i) {
+        const Floats y = y_[b].column(i);
+        bound = hn::Add(bound, weighed(b, i, hn::IfThenElseZero(hn::Le(hn::Abs(y), quarter), y)));
+      }
+    }
+    return is_above_all(bound);
+  }
+  [[nodiscard]] HWY_INLINE bool loses_all_below() const {
+    const Floats most = hn::Set(kFloats, 6.0F);
+    Floats bound = hn::Zero(kFloats);
+    for (std::size_t b = 0; b < kBlocks; ++b) {
+      for (std::size_t i = 0; i < kMomentBlock; ++i) {
+        const Floats above = hn::Sub(hn::Abs(y_[b].column(i)), most);
+        bound = hn::Add(bound, weighed(b, i, hn::Max(above, hn::Zero(kFloats))));
+      }
+    }
+    return is_above_all(bound);
+  }
+
+  const HessianGroups& in_;
+  const MomentBlock* blocks_;
+  Strip x_[kBlocks], y_[kBlocks], rests_[kBlocks];
+  std::array<float, kVectorLanes> scales_;
+  Floats first_scale_, square_, first_, code_, best_, error_;
+  hn::Mask<decltype(kFloats)> settled_;
+};
+
+template <std::size_t kBlocks>
+HWY_INLINE void choose_codes(const HessianGroups& in, std::span<std::uint8_t> codes) {
+  const std::size_t across = in.values.cols / in.group_cols;
+  for (std::size_t g = 0; g < across; ++g) {
+    for (std::size_t r = 0; r < in.values.rows; r += kVectorLanes) {
+      const std::size_t n_rows = std::min(kVectorLanes, in.values.rows - r);
+      std::array<std::uint8_t, kVectorLanes> some;
+      some.fill(codes[r * across + g]);
+      for (std::size_t lane = 0; lane < n_rows; ++lane) some[lane] = codes[(r + lane) * across + g];
+      HessianWalk<kBlocks> walk(in, r, g * in.group_cols, in.moments.data() + g * kBlocks);
+      walk.choose(some);
+      for (std::size_t lane = 0; lane < n_rows; ++lane) codes[(r + lane) * across + g] = some[lane];
+    }
+  }
+}
+
 }  // namespace
+
+void hessian_errors(formats::CodeKind kind, const ScaledGroups& in,
+                    std::span<const MomentBlock> moments, std::span<float> errors) {
+  if (kind == formats::CodeKind::kE4m3) hessian_errors_of<E4m3>(in, moments, errors);
+  if (kind == formats::CodeKind::kInt8) hessian_errors_of<Int8>(in, moments, errors);
+  if (kind == formats::CodeKind::kInt4) hessian_errors_of<Int4>(in, moments, errors);
+}
+
+void choose_hessian_codes(const HessianGroups& in, std::span<std::uint8_t> codes) {
+  in.group_cols == kMomentBlock ? choose_codes<1>(in, codes) : choose_codes<2>(in, codes);
+}
 
 void e4m3_errors(const ScaledGroups& in, const float* weights, std::span<float> errors) {
   errors_of<E4m3>(in, weights, errors);
@@ -169,13 +429,20 @@ namespace {
 HWY_EXPORT(e4m3_errors);
 HWY_EXPORT(int8_errors);
 HWY_EXPORT(e2m1_errors);
+HWY_EXPORT(hessian_errors);
+HWY_EXPORT(choose_hessian_codes);
+
+/// Groups of a run.
+std::size_t groups_of(const ScaledGroups& in) {
+  INGOT_CHECK(in.block_rows > 0 && in.block_cols > 0);
+  return static_cast<std::size_t>(ceil_div(in.values.cols, in.block_cols) *
+                                  ceil_div(in.values.rows, in.block_rows));
+}
 
 /// False for an empty run; scales and errors of any other must cover it.
 bool has_groups(const ScaledGroups& in, std::span<const float> errors) {
   if (in.values.rows == 0 || in.values.cols == 0) return false;
-  INGOT_CHECK(in.block_rows > 0 && in.block_cols > 0);
-  const std::uint64_t n =
-      ceil_div(in.values.cols, in.block_cols) * ceil_div(in.values.rows, in.block_rows);
+  const std::size_t n = groups_of(in);
   INGOT_CHECK(in.scales.size() >= n && errors.size() >= n);
   return true;
 }
@@ -200,7 +467,110 @@ void sum_errors(const ScaledGroups& in, const float* weights, std::span<float> e
     errors[g] = folded_error(sums[g]);
 }
 
+/// The error of one row of a group by its moments, in units of the square of the scale.
+template <typename Code>
+float row_error(std::span<const float> values, float scale, std::span<const MomentBlock> moments,
+                const Code& code) {
+  float sum = 0;
+  for (std::size_t c = 0; c < values.size(); c += kMomentBlock) {
+    const MomentBlock& block = moments[c / kMomentBlock];
+    std::array<float, kMomentBlock> rests;
+    for (std::size_t i = 0; i < kMomentBlock; ++i) {
+      const float value = values[c + i], y = value / scale;
+      rests[i] = y - code.value(code.nearest(value, y));
+    }
+    float error = 0;
+    for (std::size_t k = 0; k < kMomentBlock; ++k) {
+      float z = 0;
+      for (std::size_t i = k; i < kMomentBlock; ++i)
+        z += rests[i] * block.factor[i * kMomentBlock + k];
+      error += z * z;
+    }
+    sum += error;
+  }
+  return sum;
+}
+
+/// False for an empty run; scales, errors and moments of any other must cover it.
+bool has_moments(const ScaledGroups& in, std::span<const MomentBlock> moments,
+                 std::span<const float> errors) {
+  if (in.values.rows == 0 || in.values.cols == 0) return false;
+  INGOT_CHECK(in.block_cols % kMomentBlock == 0 || in.block_cols >= in.values.cols);
+  INGOT_CHECK(in.values.cols % kMomentBlock == 0);
+  INGOT_CHECK(moments.size() == in.values.cols / kMomentBlock);
+  INGOT_CHECK(in.scales.size() % groups_of(in) == 0 && errors.size() >= in.scales.size());
+  return true;
+}
+
+bool has_moments(const HessianGroups& in, std::span<const std::uint8_t> codes) {
+  if (in.values.rows == 0 || in.values.cols == 0) return false;
+  INGOT_CHECK(in.group_cols == kMomentBlock || in.group_cols == 2 * kMomentBlock);
+  INGOT_CHECK(in.values.cols % in.group_cols == 0);
+  INGOT_CHECK(in.moments.size() == in.values.cols / kMomentBlock);
+  INGOT_CHECK(codes.size() == in.values.rows * (in.values.cols / in.group_cols));
+  return true;
+}
+
+/// The code of one group's scale.
+std::uint8_t hessian_code(const HessianGroups& in, std::span<const float> values,
+                          std::span<const MomentBlock> moments, std::uint8_t first) {
+  const auto error = [&](std::size_t code) {
+    const float ratio = in.scales[code] / in.scales[first];
+    return row_error(values, in.scales[code], moments, E2m1()) * (ratio * ratio);
+  };
+  const std::size_t begin =
+      first < in.lowest + in.below ? std::min<std::size_t>(in.lowest, first) : first - in.below;
+  const std::size_t last = std::min(first + in.above, in.scales.size() - 1);
+  std::size_t best = first;
+  float least = error(first);
+  for (std::size_t code = begin; code <= last; ++code) {
+    const float other = error(code);
+    if (!(other < least)) continue;
+    least = other;
+    best = code;
+  }
+  return static_cast<std::uint8_t>(best);
+}
+
 }  // namespace
+
+void scalar::hessian_errors(formats::CodeKind kind, const ScaledGroups& in,
+                            std::span<const MomentBlock> moments, std::span<float> errors) {
+  if (!has_moments(in, moments, errors)) return;
+  const std::size_t n_groups = groups_of(in);
+  std::fill_n(errors.begin(), in.scales.size(), 0.0F);
+  for (std::size_t first = 0; first < in.scales.size(); first += n_groups) {
+    with_code(kind, [&](auto code) {
+      for_each_group_piece(
+          in.values, in.block_rows, in.block_cols, n_groups,
+          [&](std::size_t r, std::size_t begin, std::size_t end, std::size_t group) {
+            errors[first + group] +=
+                row_error({in.values.row(r) + begin, end - begin}, in.scales[first + group],
+                          moments.subspan(begin / kMomentBlock), code);
+          });
+    });
+  }
+}
+
+void scalar::choose_hessian_codes(const HessianGroups& in, std::span<std::uint8_t> codes) {
+  if (!has_moments(in, codes)) return;
+  for_each_group_piece(in.values, 1, in.group_cols, codes.size(),
+                       [&](std::size_t r, std::size_t begin, std::size_t end, std::size_t group) {
+                         codes[group] =
+                             hessian_code(in, {in.values.row(r) + begin, end - begin},
+                                          in.moments.subspan(begin / kMomentBlock), codes[group]);
+                       });
+}
+
+void hessian_errors(formats::CodeKind kind, const ScaledGroups& in,
+                    std::span<const MomentBlock> moments, std::span<float> errors) {
+  if (has_moments(in, moments, errors))
+    HWY_DYNAMIC_DISPATCH(hessian_errors)(kind, in, moments, errors);
+}
+
+void choose_hessian_codes(const HessianGroups& in, std::span<std::uint8_t> codes) {
+  if (has_moments(in, codes)) HWY_DYNAMIC_DISPATCH(choose_hessian_codes)(in, codes);
+}
 
 void scalar::e4m3_errors(const ScaledGroups& in, const float* weights, std::span<float> errors) {
   sum_errors(in, weights, errors,

@@ -28,6 +28,12 @@ inline float largest_magnitude(const std::vector<float>& values) {
   return largest;
 }
 
+inline double sum_of(const std::vector<double>& terms) {
+  double sum = 0;
+  for (const double term : terms) sum += term;
+  return sum;
+}
+
 inline std::uint32_t bits_of(float value) {
   return std::bit_cast<std::uint32_t>(value);
 }
@@ -94,6 +100,7 @@ struct EncodeSetup {
   float global = 0;       ///< instead of the computed one, if not 0
   std::vector<float> given_scales{};
   std::vector<float> importance{};
+  std::vector<float> moments{};  ///< of kHessian, [cols / 16, 16, 16]
 };
 
 /// Encodes a matrix as a whole, with canaries between and after the rows.
@@ -116,6 +123,8 @@ inline Coded encode(formats::SchemeId id, const Matrix& matrix, const EncodeSetu
                                      : scheme.global(largest_magnitude(matrix.values),
                                                      setup.options, setup.divides);
   }
+  const std::vector<MomentBlock> moments =
+      factor_moments(setup.moments, std::max<std::size_t>(1, coded.block_cols / kMomentBlock));
   constexpr std::size_t kGap = 3;
   const std::size_t row_bytes = matrix.cols * facts.code_bits / 8;
   const std::size_t scale_row_bytes = coded.scale_cols * scale_bytes;
@@ -129,6 +138,7 @@ inline Coded encode(formats::SchemeId id, const Matrix& matrix, const EncodeSetu
                                 .global_divides = setup.divides,
                                 .given_scales = setup.given_scales,
                                 .importance = setup.importance,
+                                .moments = moments,
                                 .options = setup.options},
                                {.weight = weight.data(),
                                 .weight_stride = row_bytes + kGap,

@@ -72,12 +72,6 @@ std::vector<double> weighted_errors(const Matrix& matrix, const EncodeSetup& set
   return errors;
 }
 
-double sum_of(const std::vector<double>& terms) {
-  double sum = 0;
-  for (const double term : terms) sum += term;
-  return sum;
-}
-
 TEST(Importance, FindsTheLeastWeightedErrorAmongTheCandidates) {
   const std::vector<float> importance = random_importance(1024, 3);
   for (const Shape shape : {Shape::kNormal, Shape::kHeavy}) {

@@ -40,12 +40,6 @@ std::vector<double> errors_of_blocks(const Matrix& values, const Matrix& decoded
   return errors;
 }
 
-double sum_of(const std::vector<double>& terms) {
-  double sum = 0;
-  for (const double term : terms) sum += term;
-  return sum;
-}
-
 std::vector<double> errors_by(ScaleSearch search, const Matrix& matrix, float global,
                               bool divides) {
   const Coded coded = encode(SchemeId::kNvfp4, matrix,
