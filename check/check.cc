@@ -14,6 +14,7 @@
 #include "formats/base/fd.h"
 #include "formats/base/hash.h"
 #include "formats/base/pattern.h"
+#include "formats/cache_views.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/checkpoint/checkpoint_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
@@ -577,10 +578,15 @@ CheckResult check_checkpoint(const std::filesystem::path& directory, const Check
 
 namespace {
 
-/// A source as it was seen when it was converted: with its experts as the records have them.
-Checkpoint as_converted(Checkpoint source, std::span<const TensorRecord> records) {
+/// A source as it was seen when it was converted: with its experts and scales of caches as the
+/// records have them.
+Checkpoint as_converted(Checkpoint source, std::span<const TensorRecord> records,
+                        const Manifest& manifest) {
   formats::ExpertsHeld held;
+  formats::CachesHeld caches{.names = {}, .are_made = formats::makes_caches(manifest)};
   for (const TensorRecord& record : records) {
+    if (!record.output.empty() && formats::cache_scale_name(record.name))
+      caches.names.insert(record.name);
     const auto role = formats::find_role(record.role);
     const auto scheme = formats::find_scheme(record.to);
     if (!role || !scheme || !formats::is_of_routed_expert(*role) || record.output.empty()) continue;
@@ -590,7 +596,7 @@ Checkpoint as_converted(Checkpoint source, std::span<const TensorRecord> records
       held.has_singles = true;
     }
   }
-  return formats::with_experts_as_in(std::move(source), held);
+  return formats::with_caches_as_in(formats::with_experts_as_in(std::move(source), held), caches);
 }
 
 }  // namespace
@@ -616,8 +622,8 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
   if (!opened.model) return result;
   const auto is_error = [](const Finding& found) { return found.severity == Severity::kError; };
   if (std::ranges::none_of(result.findings, is_error)) {
-    opened.model =
-        as_converted(formats::with_layers_as_in(std::move(*opened.model), *manifest), records);
+    opened.model = as_converted(formats::with_layers_as_in(std::move(*opened.model), *manifest),
+                                records, *manifest);
   }
   const Checkpoint& checkpoint = *opened.model;
 

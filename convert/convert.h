@@ -70,12 +70,14 @@ void remove_leftovers(const std::filesystem::path& output, const RunName& run);
 Plan plan_with_alike_experts(const formats::Checkpoint& source, Recipe recipe,
                              const PlanOptions& options, SourceFacts facts);
 
-/// The source with its routed experts in the form and order in which the output has them:
-/// `choices.experts`, else the form that loaders of the target read (StorageRow::experts; plain
-/// weights stay in the family's own form); and each stack output-major where it is quantized, as
-/// the family's row has it where it is plain. Throws kInvalidArgument for a choice without effect,
-/// kUnsupported for experts that cannot be seen as chosen, and as decide() does.
-std::shared_ptr<const formats::Checkpoint> with_experts_as_written(
+/// The source as the output has it in names and order. Its scales of a cache of keys and values
+/// have the names of the target's dialect, where that is another (CacheFate). Its routed experts
+/// have the form and order of the output's: `choices.experts`, else the form that loaders of the
+/// target read (StorageRow::experts; plain weights stay in the family's own form); and each stack
+/// output-major where it is quantized, as the family's row has it where it is plain. Throws
+/// kInvalidArgument for a choice without effect, kUnsupported for experts that cannot be seen as
+/// chosen, and as decide() does.
+std::shared_ptr<const formats::Checkpoint> as_written(
     std::shared_ptr<const formats::Checkpoint> source, const Recipe& recipe,
     const PlanOptions& options);
 

@@ -22,12 +22,13 @@ using formats::StackOrder;
 
 namespace {
 
-/// Applies the choices of engine, family and dialect to a recipe.
-void resolve(Recipe& recipe, const Checkpoint& source, const PlanOptions& options) {
+/// The recipe with the choices of engine, family and dialect.
+Recipe resolved(Recipe recipe, const Checkpoint& source, const PlanOptions& options) {
   choose_for_engine(recipe, source, *options.layout);
   add_default_rules(recipe, source.family(), source.config(), target_dialect(recipe, source),
                     formats::narrower_dtype(source), formats::has_plain_only(source));
   recipe.set_layers(source.config().num_hidden_layers);
+  return recipe;
 }
 
 bool is_quantized_target(const Recipe& recipe) {
@@ -51,7 +52,7 @@ bool has_globals_by_expert(const Checkpoint& source) {
 
 /// The form of experts that loaders read in the scheme of --to.
 ExpertForm form_of_target(Recipe recipe, const Checkpoint& source, const PlanOptions& options) {
-  resolve(recipe, source, options);
+  recipe = resolved(std::move(recipe), source, options);
   if (!is_quantized_target(recipe)) return ExpertForm::kEither;
   const formats::StorageRow* row =
       formats::find_storage(target_dialect(recipe, source), *recipe.to, recipe.choices.activations);
@@ -122,7 +123,7 @@ std::vector<std::uint32_t> stacks_to_turn(const Checkpoint& source, const IsTurn
 std::vector<bool> turned_in_output(const Seen& source, Recipe recipe, const PlanOptions& options) {
   const auto always = [](std::uint32_t) { return true; };
   const Checkpoint seen = formats::with_turned_stacks(source, stacks_to_turn(*source, always));
-  resolve(recipe, seen, options);
+  recipe = resolved(std::move(recipe), seen, options);
   const formats::Dialect& dialect = target_dialect(recipe, seen);
   Plan plan{.source = seen,
             .recipe = std::move(recipe),
@@ -138,7 +139,8 @@ std::vector<bool> turned_in_output(const Seen& source, Recipe recipe, const Plan
 
 }  // namespace
 
-Seen with_experts_as_written(Seen source, const Recipe& recipe, const PlanOptions& options) {
+Seen as_written(Seen source, const Recipe& recipe, const PlanOptions& options) {
+  source = with_caches_as_written(std::move(source), resolved(recipe, *source, options));
   source = in_form(std::move(source), recipe, options);
   const bool may_turn = std::ranges::any_of(source->tensors(), [](const LogicalTensor& tensor) {
     return tensor.stack == StackOrder::kInputMajor ||

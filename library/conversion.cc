@@ -196,7 +196,7 @@ Conversion plan_conversion(const ConvertOptions& options, ConversionRequest requ
     opened = std::make_shared<const Checkpoint>(
         formats::with_first_layers(std::move(opened), *n_layers));
   }
-  auto source = convert::with_experts_as_written(std::move(opened), request.recipe, request.plan);
+  auto source = convert::as_written(std::move(opened), request.recipe, request.plan);
   convert::Plan plan = convert::plan_conversion(*source, std::move(request.recipe), request.plan);
   return {std::move(source), std::move(plan)};
 }

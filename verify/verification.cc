@@ -8,6 +8,7 @@
 #include "check/opened.h"
 #include "check/rules/finding.h"
 #include "formats/base/error.h"
+#include "formats/cache_views.h"
 #include "formats/checkpoint/stored_facts.h"
 #include "formats/experts/expert_views.h"
 #include "formats/family/families.h"
@@ -58,7 +59,8 @@ check::Opened find_output(const std::filesystem::path& output, const Verificatio
       {.family = options.family, .threads = options.threads, .config = options.output_config});
 }
 
-// A source, seen with its experts as the output has them; the levels report faults of that.
+// A source, seen with its experts and scales of caches as the output has them; the levels report
+// faults of that.
 ComparedCheckpoint open_source_of(const std::filesystem::path& source, const check::Opened& output,
                                   const VerificationOptions& options) {
   VerificationOptions of_source = options;
@@ -74,6 +76,12 @@ ComparedCheckpoint open_source_of(const std::filesystem::path& source, const che
   if (has_experts && output.is_sound()) {
     from.model =
         formats::with_experts_as_in(std::move(from.model), formats::experts_held(*output.model));
+  }
+  if (output.is_sound()) {
+    from.model = formats::with_caches_as_in(
+        std::move(from.model),
+        {.names = formats::cache_names_of(*output.model),
+         .are_made = output.manifest && formats::makes_caches(*output.manifest)});
   }
   return from;
 }

@@ -67,7 +67,7 @@ Fit planned_fit(const FitFlags& flags, SlicingFlags slicing, const formats::Chec
   convert::PlanOptions options;
   read_slicing(slicing, options);
   // The caller's outlives the plan.
-  const auto seen = convert::with_experts_as_written(
+  const auto seen = convert::as_written(
       std::shared_ptr<const formats::Checkpoint>(std::shared_ptr<void>(), &source), recipe,
       options);
   return fit_of(convert::plan_conversion(*seen, std::move(recipe), options), request);

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string_view>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/terminal/terminal.h"
 #include "formats/base/printable.h"
+#include "formats/checkpoint/stored_caches.h"
 #include "formats/checkpoint/stored_facts.h"
 #include "formats/storage/encoding.h"
 #include "formats/storage/tensor_source.h"
@@ -147,9 +150,14 @@ std::string slices_text(const Checkpoint& checkpoint) {
 std::string cache_text(const Checkpoint& checkpoint, std::uint64_t n_scales) {
   const std::string words = formats::cache_words(checkpoint);
   if (words.empty() && n_scales == 0) return {};
-  return fmt::format(
-      "KV cache      {}; {}\n", words.empty() ? "the config says nothing" : words,
-      n_scales == 0 ? "no scales are stored: 1.0" : fmt::format("{} scales are stored", n_scales));
+  std::set<std::string_view> origins;
+  for (const auto& [module, scales] : formats::stored_caches(checkpoint)) {
+    for (const formats::StoredCacheScale& scale : scales) origins.insert(scale.name.origin);
+  }
+  return fmt::format("KV cache      {}; {}\n", words.empty() ? "the config says nothing" : words,
+                     n_scales == 0 ? "no scales are stored: 1.0"
+                                   : fmt::format("{} scales are stored, in names of {}", n_scales,
+                                                 fmt::join(origins, ", ")));
 }
 
 }  // namespace

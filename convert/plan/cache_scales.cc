@@ -4,12 +4,19 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <memory>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "convert/plan/passes.h"
+#include "convert/recipe/default_recipes.h"
 #include "formats/base/pattern.h"
+#include "formats/cache_views.h"
 #include "formats/checkpoint/stored_facts.h"
+#include "formats/config/config_meaning.h"
+#include "formats/config/nested_config.h"
+#include "formats/dialect/cache_words.h"
 #include "formats/dialect/dialect.h"
 #include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
@@ -128,16 +135,52 @@ void settle_words_of_codes(Plan& plan, ErrorList& refusals) {
   }
 }
 
-bool keeps_caches(const Plan& plan) {
-  if (plan.is_whole_copy) return true;
-  if (plan.target.dialect != &plan.source.dialect()) return false;
-  const bool is_target_quantized = std::ranges::any_of(plan.tensors, [](const PlannedTensor& t) {
-    return t.action != Action::kDrop && is_quantized(t.to);
+CacheFate cache_fate(const formats::Checkpoint& source, const formats::Dialect& target,
+                     bool is_target_quantized) {
+  const bool has_words = !formats::cache_words(source).empty();
+  if (&target == &source.dialect()) {
+    const bool is_kept = !has_words || is_target_quantized || formats::has_plain_only(source);
+    return is_kept ? CacheFate::kKept : CacheFate::kLeftOut;
+  }
+  const bool has_offsets = std::ranges::any_of(source.tensors(), [](const LogicalTensor& tensor) {
+    return formats::is_cache_scale(tensor.rule) &&
+           formats::cache_scale_name(tensor.name)->side == formats::CacheSide::kOffset;
   });
-  return is_target_quantized ||
-         std::ranges::none_of(plan.source.tensors(), [](const LogicalTensor& tensor) {
-           return is_quantized(tensor.encoding.scheme);
-         });
+  using formats::DeclaredCache;
+  const DeclaredCache declared =
+      std::max(formats::declared_cache(formats::quantization_block(source.config())),
+               formats::declared_cache(source.description()));
+  if (is_target_quantized && !has_offsets && declared != DeclaredCache::kOther &&
+      formats::find_cache_dialect(target.name) != nullptr)
+    return CacheFate::kConverted;
+  return has_words ? CacheFate::kLeftOut : CacheFate::kKept;
+}
+
+CacheFate cache_fate(const Plan& plan) {
+  if (plan.is_whole_copy) return CacheFate::kKept;
+  const bool is_quantized_output =
+      std::ranges::any_of(plan.tensors, [](const PlannedTensor& planned) {
+        return planned.action != Action::kDrop && is_quantized(planned.to);
+      });
+  return cache_fate(plan.source, *plan.target.dialect, is_quantized_output);
+}
+
+std::shared_ptr<const formats::Checkpoint> with_caches_as_written(
+    std::shared_ptr<const formats::Checkpoint> source, const Recipe& recipe) {
+  const bool has_scales = std::ranges::any_of(source->tensors(), [](const LogicalTensor& tensor) {
+    return formats::is_cache_scale(tensor.rule);
+  });
+  if (!has_scales || source->slicing() != nullptr) return source;
+  const bool has_quantized_rule = std::ranges::any_of(
+      recipe.rules, [](const Rule& rule) { return rule.scheme && is_quantized(*rule.scheme); });
+  const bool stays_quantized = !recipe.to && !formats::has_plain_only(*source);
+  const formats::Dialect& target = target_dialect(recipe, *source);
+  if (cache_fate(*source, target, has_quantized_rule || stays_quantized) != CacheFate::kConverted)
+    return source;
+  const formats::CacheNames& names = formats::written_cache_names(
+      *formats::find_cache_dialect(target.name), source->config().kv_lora_rank > 0);
+  return std::make_shared<const formats::Checkpoint>(
+      formats::with_spelled_caches(std::move(source), names));
 }
 
 void take_over_caches(const Json& source, Json& block) {
@@ -147,9 +190,20 @@ void take_over_caches(const Json& source, Json& block) {
   }
 }
 
-void drop_cache_scales(Plan& plan) {
+void settle_cache_scales(Plan& plan) {
   const std::string words = formats::cache_words(plan.source);
-  if (words.empty() || keeps_caches(plan)) return;
+  if (words.empty()) return;
+  const CacheFate fate = cache_fate(plan);
+  const bool needs_flag =
+      fate == CacheFate::kConverted &&
+      formats::find_cache_dialect(plan.target.dialect->name)->declare == nullptr;
+  if (needs_flag) {
+    plan.warnings.push_back(
+        fmt::format("the source says {}, for which dialect {} has no word: engines quantize the "
+                    "cache only where they are told to (--kv-cache-dtype fp8)",
+                    words, plan.target.dialect->name));
+  }
+  if (fate != CacheFate::kLeftOut) return;
   std::size_t n_dropped = 0;
   Range range;
   for (PlannedTensor& planned : plan.tensors) {
@@ -164,6 +218,33 @@ void drop_cache_scales(Plan& plan) {
       fmt::format("{} scale(s) of the key-value cache are left out{}: the source says {}, and the "
                   "output's config has no quantized cache",
                   n_dropped, range.text(), words));
+}
+
+// A block or description that is about nothing but the cache is the source's: caches of keys and
+// values are quantized or not whatever the weights are.
+void state_caches(const Plan& plan, Json& block, Json& description) {
+  const Json& source_block = formats::quantization_block(plan.source.config());
+  const Json& source_description = plan.source.description();
+  const CacheFate fate = cache_fate(plan);
+  if (fate == CacheFate::kConverted) {
+    const auto declare = formats::find_cache_dialect(plan.target.dialect->name)->declare;
+    if (declare != nullptr && !formats::cache_words(plan.source).empty())
+      declare(block, description);
+    return;
+  }
+  if (fate == CacheFate::kLeftOut) return;
+  const auto state = [](const Json& source, Json& target) {
+    if (formats::cache_words(source).empty()) return;
+    if (target.is_null()) {
+      target = source;
+      return;
+    }
+    take_over_caches(source, target);
+    if (target.contains("quantization"))
+      take_over_caches(formats::json_member(source, "quantization"), target["quantization"]);
+  };
+  state(source_block, block);
+  if (plan.target.dialect->description != nullptr) state(source_description, description);
 }
 
 }  // namespace ingot::convert

@@ -136,7 +136,7 @@ class Decider {
     for (std::string& text : narrowing_.sentences(recipe_))
       plan_.warnings.push_back(std::move(text));
     for (PlannedTensor& planned : plan_.tensors) apply_dialect(planned);
-    drop_cache_scales(plan_);
+    settle_cache_scales(plan_);
     settle_words_of_codes(plan_, refusals_);
     refuse_what_no_engine_loads(plan_, refusals_);
     refusals_.throw_if_any();

@@ -214,19 +214,6 @@ Json repaired_block(const Plan& plan, const formats::WrittenModel& model) {
   return nlohmann::json(block) == nlohmann::json(before) ? before : block;
 }
 
-// Caches of keys and values are quantized or not whatever the weights are: a block or description
-// that is about nothing else is the source's.
-void state_caches(const Plan& plan, const Json& source, Json& block) {
-  if (formats::cache_words(source).empty() || !keeps_caches(plan)) return;
-  if (block.is_null()) {
-    block = source;
-    return;
-  }
-  take_over_caches(source, block);
-  if (block.contains("quantization"))
-    take_over_caches(formats::json_member(source, "quantization"), block["quantization"]);
-}
-
 // config.json and description of the output; as ranks have them, or as the unsliced output would.
 std::string derive_config(Plan& plan, bool of_ranks) {
   const Checkpoint& source = plan.source;
@@ -244,14 +231,14 @@ std::string derive_config(Plan& plan, bool of_ranks) {
                                                        : nullptr,
                                     .tensors = written,
                                     .power_of_two_scales = plan.target.power_of_two_scales};
-  if (plan.target.dialect->description != nullptr && of_ranks) {
-    Json description = plan.target.dialect->description(model);
-    state_caches(plan, source.description(), description);
-    if (!description.is_null()) plan.json.description = formats::json_text(description);
-  }
+  const auto describe = plan.target.dialect->description;
+  Json description = describe == nullptr ? Json() : describe(model);
 
   Json config = *source.config().raw;
-  if (config.is_null()) return {};
+  if (config.is_null()) {
+    if (of_ranks && !description.is_null()) plan.json.description = formats::json_text(description);
+    return {};
+  }
   // Fused projections were taken apart when they were read.
   if (formats::text_at(config, formats::kProjectionLayout) == formats::kFusedProjections)
     config.erase(formats::kProjectionLayout);
@@ -262,7 +249,8 @@ std::string derive_config(Plan& plan, bool of_ranks) {
                          !plan.is_copy() &&
                          formats::json_member(quantization, kExpertDtype).is_null();
   state_expert_dtype(model, false, quantization);
-  state_caches(plan, formats::quantization_block(source.config()), quantization);
+  state_caches(plan, quantization, description);
+  if (of_ranks && !description.is_null()) plan.json.description = formats::json_text(description);
   formats::set_quantization_block(source.config(), config, std::move(quantization));
   state_expert_dtype(model, is_needed, config);
   Json& text = formats::text_section(source.config(), config);

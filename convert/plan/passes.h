@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -39,14 +40,30 @@ void refuse_unknown(const Plan& plan);
 /// for a plan that would do anything but copy.
 void keep_unread_codes(Plan& plan);
 
-/// True if the source's words about a quantized cache of keys and values hold for the output: in
-/// the same dialect, unless the source's weights are quantized and the output's are not.
-bool keeps_caches(const Plan& plan);
+/// The fate of a source's scales of a cache of keys and values, and of its config's words for it.
+enum class CacheFate : std::uint8_t {
+  kKept,       ///< words and scales stay as they are
+  kConverted,  ///< both are written as the target's dialect has them
+  kLeftOut,
+};
+/// In the same dialect they are kept, unless the source's weights are quantized and the output's
+/// are not. In another, a cache in FP8 without offsets is converted if the dialect has a row of
+/// formats/dialect/cache_words.h and the output is quantized, others are left out. Scales of which
+/// the config says nothing are never left out.
+CacheFate cache_fate(const formats::Checkpoint& source, const formats::Dialect& target,
+                     bool is_target_quantized);
+CacheFate cache_fate(const Plan& plan);
+/// The source with scales under the names of the target where they are converted. `recipe` has the
+/// default rules.
+std::shared_ptr<const formats::Checkpoint> with_caches_as_written(
+    std::shared_ptr<const formats::Checkpoint> source, const Recipe& recipe);
 /// Puts the keys of a block or description that are about the cache into another.
 void take_over_caches(const formats::Json& source, formats::Json& block);
-/// Drops the scales of a cache that the output's config does not mention any more, with a warning
-/// of how many there are and their range.
-void drop_cache_scales(Plan& plan);
+/// Drops the scales of a cache that is left out, with a warning of how many there are and their
+/// range; warns where engines need a flag for those that are converted.
+void settle_cache_scales(Plan& plan);
+/// Puts the words about the cache that the output has into its block and description.
+void state_caches(const Plan& plan, formats::Json& block, formats::Json& description);
 
 /// Gives every tensor its parts: dtypes and sizes of the whole.
 void plan_parts(Plan& plan);

@@ -161,11 +161,6 @@ bool is_kept(const Json* block, const WrittenModel& model, const WrittenGroups& 
          describes(*block, written, silent_modules(model.tensors, kModeloptDialect));
 }
 
-// vLLM knows the files of this dialect by the producer's name.
-Json producer() {
-  return {{"name", kModelopt}, {"version", "0.27.0"}};
-}
-
 Json numbers(std::uint32_t bits, bool is_dynamic, std::uint64_t group_size,
              std::string_view strategy) {
   Json args = {{"dynamic", is_dynamic}, {"num_bits", bits}, {"type", "float"}};
@@ -230,7 +225,7 @@ Json modelopt_block(const WrittenModel& model) {
                  {"ignore", derived.excluded},
                  {"quant_algo", derived.algo_name()}};
   state_algos(derived, result);
-  result["producer"] = producer();
+  result["producer"] = modelopt_producer();
   result["quant_method"] = kModelopt;
   return result;
 }
@@ -243,7 +238,7 @@ Json hf_quant_config(const WrittenModel& model) {
   Json quantization = {{"quant_algo", derived.algo_name()}, {"kv_cache_quant_algo", nullptr}};
   state_algos(derived, quantization);
   quantization["exclude_modules"] = derived.excluded;
-  return {{"producer", producer()}, {"quantization", std::move(quantization)}};
+  return {{"producer", modelopt_producer()}, {"quantization", std::move(quantization)}};
 }
 
 // Variants of the method also name the kernels: modelopt_fp4.
@@ -285,6 +280,10 @@ const Dialect kModeloptDialect = {
                    "exclude_modules", "quantized_layers", "producer", "has_zero_point",
                    "pre_quant_scale", "quantization", "moe_quant_algo"},
     .own_key = "quant_algo"};
+
+Json modelopt_producer() {
+  return {{"name", kModelopt}, {"version", "0.27.0"}};
+}
 
 const Json& modelopt_body(const Json& block) {
   const Json& nested = json_member(block, "quantization");

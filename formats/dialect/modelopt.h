@@ -24,6 +24,9 @@ enum class Exclusion : std::uint8_t { kNone, kInside, kWhole };
 /// The lists of modules that are left out: of hf_quant_config.json and of config.json.
 inline constexpr std::array<const char*, 2> kModeloptLists = {"exclude_modules", "ignore"};
 
+/// The producer of files that are written: vLLM knows those of this dialect by its name.
+Json modelopt_producer();
+
 /// The object under a block's key `quantization`, where it has one; else the block.
 const Json& modelopt_body(const Json& block);
 

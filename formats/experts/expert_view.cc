@@ -61,6 +61,7 @@ std::uint32_t ExpertView::add(std::string name, Shape shape, View view) {
   tensor.shape = std::move(shape);
   tensor.offset += view.pieces.front().offset;
   tensor.n_bytes = view.nest.n_bytes();
+  if (view.make != nullptr) tensor.dtype = DType::kF32;
   INGOT_CHECK(byte_count(tensor.dtype, tensor.shape) == tensor.n_bytes);
   parts_.push_back({.tensor = std::move(tensor), .view = std::move(view)});
   return static_cast<std::uint32_t>(parts_.size() - 1);

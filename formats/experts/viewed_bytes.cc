@@ -1,6 +1,7 @@
 #include "formats/experts/viewed_bytes.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "formats/base/error.h"
@@ -23,6 +24,14 @@ ViewedBytes::ViewedBytes(std::shared_ptr<const Checkpoint> source, std::vector<V
 void ViewedBytes::read(std::uint32_t index, const StoredTensor& /*tensor*/, std::uint64_t offset,
                        std::span<std::byte> out) const {
   const View& view = views_.at(index);
+  if (view.make != nullptr) {
+    const std::vector<float> numbers = view.make(*source_);
+    INGOT_CHECK(offset <= numbers.size() * sizeof(float) &&
+                out.size() <= numbers.size() * sizeof(float) - offset);
+    if (!out.empty())
+      std::memcpy(out.data(), std::as_bytes(std::span(numbers)).data() + offset, out.size());
+    return;
+  }
   view.nest.gather(offset, out,
                    [&](std::uint32_t number, std::uint64_t at, std::span<std::byte> bytes) {
                      const ViewPiece& piece = view.pieces.at(number);

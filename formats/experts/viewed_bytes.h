@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <span>
@@ -23,9 +24,12 @@ struct ViewPiece {
 struct View {
   Nest nest;
   std::vector<ViewPiece> pieces;
+  /// Makes all numbers of a small tensor, in FP32, where they are computed and not gathered; then
+  /// the pieces only say of which tensors, or at whose place. Null: they are gathered.
+  std::function<std::vector<float>(const Checkpoint& source)> make = nullptr;
 };
 
-/// Views of another checkpoint's stored tensors, gathered as they are read.
+/// Views of another checkpoint's stored tensors, gathered or made as they are read.
 class ViewedBytes final : public StoredBytes {
  public:
   /// A view per stored tensor. Each has a piece at least.

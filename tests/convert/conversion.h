@@ -53,7 +53,7 @@ struct Conversion {
                          .consumed_headers = execute.resume ? convert::consumed_headers_of(output)
                                                             : std::filesystem::path()},
                 .compare_replicas = true});
-    const auto seen = convert::with_experts_as_written(
+    const auto seen = convert::as_written(
         std::make_shared<const formats::Checkpoint>(std::move(opened)), resolved, plan);
     resolve(resolved, *seen);
     const StopScope stop(stop_requested, convert::kStoppable);

@@ -12,6 +12,7 @@
 #include "formats/config/config_meaning.h"
 #include "formats/config/keys.h"
 #include "formats/config/nested_config.h"
+#include "formats/dialect/cache_words.h"
 #include "formats/dialect/dialect_words.h"
 #include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
@@ -308,7 +309,20 @@ struct NumberFormats {
     is_named ? found.error(kRule, fact(message)) : found.warning(kRule, fact(message));
   }
 
+  // Dialects have other words for the same.
+  [[nodiscard]] bool have_same_cache() const {
+    using formats::declared_cache;
+    const auto declared = [](const Json& said, const Json& description) {
+      return std::max(declared_cache(formats::quantization_block(said)),
+                      declared_cache(description));
+    };
+    const auto before = declared(source.config().raw, source.description());
+    return before == formats::DeclaredCache::kFp8 &&
+           before == declared(config.config, output.description());
+  }
+
   void cache() {
+    if (config.makes_caches || have_same_cache()) return;
     const auto words = [](const Json& said, const Json& description) {
       std::string text = formats::cache_words(formats::quantization_block(said));
       return text.empty() ? formats::cache_words(description) : text;

@@ -15,6 +15,7 @@
 #include "check/stored_hashes.h"
 #include "formats/base/fd.h"
 #include "formats/base/foreign_files.h"
+#include "formats/cache_views.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/stored_facts.h"
@@ -375,7 +376,11 @@ class StructureCheck {
     }
     compare_activations(source_.model, model, wanted_of(manifest), found_);
     for (const auto& [file, config] : configs_)
-      compare_number_formats(source_.model, model, {.config = config, .file = file}, found_);
+      compare_number_formats(source_.model, model,
+                             {.config = config,
+                              .file = file,
+                              .makes_caches = manifest && formats::makes_caches(*manifest)},
+                             found_);
     compare_replicas(model, options_.threads, found_);
   }
 

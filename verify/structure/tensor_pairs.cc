@@ -10,6 +10,7 @@
 
 #include "formats/base/parallel.h"
 #include "formats/base/stop_scope.h"
+#include "formats/cache_views.h"
 #include "formats/checkpoint/stored_facts.h"
 #include "formats/config/nested_config.h"
 #include "formats/family/cache_scales.h"
@@ -70,7 +71,7 @@ class Pairing {
     }
   }
 
-  std::uint64_t tensors() {
+  std::uint64_t tensors(const std::optional<formats::Manifest>& manifest) {
     std::uint64_t n_wanted = 0;
     for (const LogicalTensor& tensor : source_.tensors()) {
       if (lacks_mtp_ && is_of_mtp(tensor, source_)) continue;
@@ -91,7 +92,9 @@ class Pairing {
       }
       by_name_.erase(found);
     }
+    const bool has_made_caches = manifest && formats::makes_caches(*manifest);
     for (const LogicalTensor& tensor : output_.tensors()) {
+      if (has_made_caches && formats::is_cache_scale(tensor.rule)) continue;
       if (by_name_.contains(tensor.name))
         tell(output_, tensor, "structure.extra", ErrorCode::kUnknownTensor,
              "is in the output, but not in the source");
@@ -149,7 +152,7 @@ std::uint64_t compare_tensors(const Checkpoint& source, const Checkpoint& output
                               check::Findings& found) {
   Pairing pairing(source, output, found);
   pairing.mtp(manifest);
-  return pairing.tensors();
+  return pairing.tensors(manifest);
 }
 
 void compare_replicas(const Checkpoint& output, std::size_t threads, check::Findings& found) {

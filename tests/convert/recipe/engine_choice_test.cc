@@ -276,7 +276,7 @@ struct PlannedFixture {
                           std::optional<Engine> engine = std::nullopt)
       : PlannedFixture(name, recipe_to(to, engine)) {}
   PlannedFixture(const std::string& name, const Recipe& recipe)
-      : source(with_experts_as_written(std::make_shared<const Checkpoint>(Checkpoint::open(
+      : source(as_written(std::make_shared<const Checkpoint>(Checkpoint::open(
                                            with_tokenizer(name, directory.path()))),
                                        recipe, {})),
         plan(plan_conversion(*source, recipe, {})) {}
