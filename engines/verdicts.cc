@@ -13,6 +13,7 @@
 
 #include "engines/modules/modules.h"
 #include "engines/readers/reader.h"
+#include "engines/versions/cache_use.h"
 #include "formats/base/error.h"
 #include "formats/base/words.h"
 #include "formats/config/nested_config.h"
@@ -405,6 +406,8 @@ std::vector<EngineVerdict> engine_verdicts(const Checkpoint& checkpoint, const E
   for (const EngineRow* engine : engines) {
     verdicts.push_back(verdict_of(*engine, checkpoint.dialect(), checkpoint.family().name, kinds));
     judge_pooling_class(checkpoint.config(), verdicts.back());
+    if (auto note = cache_note(checkpoint, *engine))
+      verdicts.back().notes.push_back(std::move(*note));
   }
   return verdicts;
 }
