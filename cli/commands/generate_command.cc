@@ -244,6 +244,7 @@ class GenerateSession {
     options.max_new_tokens = flags_.max_new_tokens.value_or(config.max_new_tokens.value_or(512));
     options.eos = config.eos;
     options.kv_format = flags_.kv_format();
+    options.kv_scales = kv_scales_;
     options.drafts = flags_.drafts;
     options.batch_tokens = flags_.batch_tokens;
     options.cache_tokens = cache_tokens_;
@@ -253,6 +254,8 @@ class GenerateSession {
   /// `final_lengths` fit with them.
   void open(std::span<const std::size_t> final_lengths) {
     const inference::Profile profile = flags_.chosen_profile();
+    if (flags_.kv_format() == inference::KvFormat::kFp8Static)
+      kv_scales_ = inference::read_static_scales(source_);
     const inference::RunMemory need =
         inference::run_memory(source_, profile, flags_.kv_format(), final_lengths, threads_,
                               flags_.drafts, flags_.batch_tokens);
@@ -277,6 +280,7 @@ class GenerateSession {
   formats::Checkpoint source_;
   inference::ModelSpec spec_;
   std::size_t cache_tokens_ = 0;
+  std::vector<inference::StaticScales> kv_scales_;  // by layer, for fp8-static
   std::unique_ptr<inference::Model> model_;
 };
 

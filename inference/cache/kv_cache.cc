@@ -10,6 +10,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
+#include "formats/checkpoint/stored_caches.h"
 #include "formats/container/bfloat16.h"
 #include "inference/kernels/quantized/quantized_matmul.h"
 #include "inference/weights/held_bytes.h"
@@ -27,14 +28,17 @@ struct FormatRow {
   /// Scheme of a page as a matrix of tokens; a block is one scale group of one token.
   SchemeId scheme;
 };
-constexpr std::array kFormatRows = {FormatRow{KvFormat::kF32, "f32", SchemeId::kF32},
-                                    FormatRow{KvFormat::kBf16, "bf16", SchemeId::kBf16},
-                                    FormatRow{KvFormat::kFp8, "fp8", SchemeId::kFp8Block},
-                                    FormatRow{KvFormat::kInt8, "int8", SchemeId::kInt8Block}};
+constexpr std::array kFormatRows = {
+    FormatRow{KvFormat::kF32, "f32", SchemeId::kF32},
+    FormatRow{KvFormat::kBf16, "bf16", SchemeId::kBf16},
+    FormatRow{KvFormat::kFp8, "fp8", SchemeId::kFp8Block},
+    FormatRow{KvFormat::kInt8, "int8", SchemeId::kInt8Block},
+    FormatRow{KvFormat::kFp8Static, "fp8-static", SchemeId::kFp8Block}};
 constexpr std::array kCacheFormats = {kFormatRows[0].format, kFormatRows[1].format,
-                                      kFormatRows[2].format, kFormatRows[3].format};
+                                      kFormatRows[2].format, kFormatRows[3].format,
+                                      kFormatRows[4].format};
 
-static_assert(formats::rows_match_enum(kFormatRows, &FormatRow::format, KvFormat::kInt8));
+static_assert(formats::rows_match_enum(kFormatRows, &FormatRow::format, KvFormat::kFp8Static));
 
 /// Sizes of one page of a stream, in bytes: the codes of its vectors, one after the other, and then
 /// their scales, likewise.
@@ -101,6 +105,17 @@ void encode_vector(const CacheStream& stream, std::byte* page, std::size_t vecto
     }
     return;
   }
+  if (stream.format == KvFormat::kFp8Static) {
+    const std::size_t width = group_width(stream);
+    for (std::size_t group = 0, first = 0; first < values.size(); ++group, first += width) {
+      const auto own = values.subspan(first, std::min(width, values.size() - first));
+      const QuantizedRows rows = quantize_activations(
+          {.data = own.data(), .rows = 1, .cols = own.size(), .stride = own.size()},
+          {.code = formats::CodeKind::kE4m3, .input_scale = stream.fixed[group]});
+      std::memcpy(codes + first, rows.codes.data(), own.size());
+    }
+    return;
+  }
   const bool is_fp8 = stream.format == KvFormat::kFp8;
   const QuantizedRows rows = quantize_activations(
       {.data = values.data(), .rows = 1, .cols = values.size(), .stride = values.size()},
@@ -135,11 +150,59 @@ void decode_vectors(const CacheStream& stream, const std::byte* page, std::size_
     rows.scale_cols = form.groups;
     rows.block_rows = 1;
     rows.block_cols = group_width(stream);
+  } else if (stream.format == KvFormat::kFp8Static) {
+    rows.scales = stream.fixed;
+    rows.scale_cols = stream.fixed.size();
+    rows.block_rows = n;
+    rows.block_cols = group_width(stream);
   }
   quantize::decode(rows, {.data = out, .rows = n, .cols = stream.width, .stride = stream.width});
 }
 
+void require_fixed_scales(const CacheStream& stream) {
+  if (stream.format != KvFormat::kFp8Static || stream.width == 0) return;
+  if (stream.fixed.size() == ceil_div(stream.width, group_width(stream))) return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      "a layer has a cache of a kind that no engine gives static scales (use another format "
+      "of the cache than fp8-static)");
+}
+
 }  // namespace
+
+std::vector<StaticScales> read_static_scales(const formats::Checkpoint& source) {
+  constexpr const char* kRemedy =
+      "(ingot convert --kv-scales writes them; --kv-cache fp8 makes scales of its own)";
+  const auto stored = formats::read_cache_scales(source);
+  if (stored.empty())
+    throw Error(ErrorCode::kMissingTensor,
+                "has no scales of keys and values, which --kv-cache fp8-static needs {}", kRemedy)
+        .in_directory(source.directory().string());
+  const std::uint64_t n_main = source.config().num_hidden_layers;
+  std::vector<StaticScales> scales(n_main + source.config().num_nextn_predict_layers);
+  std::vector<std::string> without;
+  for (const formats::CachedModule& module : formats::cached_modules(source)) {
+    if (!module.layer || *module.layer >= scales.size()) continue;
+    const auto own = stored.find(module.name);
+    if (own == stored.end() || own->second.keys.empty()) {
+      if (*module.layer < n_main) without.push_back(module.name);
+      scales[*module.layer] = {.keys = {1}, .values = {1}};
+      continue;
+    }
+    if (own->second.has_offsets)
+      throw Error(ErrorCode::kUnsupported,
+                  "has a bias next to the scales of its cache, which is not applied here (use "
+                  "another --kv-cache)")
+          .in_tensor(module.name);
+    scales[*module.layer] = {.keys = own->second.keys, .values = own->second.values};
+  }
+  if (!without.empty())
+    throw Error(ErrorCode::kMissingTensor,
+                "{} attention modules have no scales of their cache {}: {}", without.size(),
+                kRemedy, without.front())
+        .in_directory(source.directory().string());
+  return scales;
+}
 
 std::span<const KvFormat> kv_formats() {
   return kCacheFormats;
@@ -167,6 +230,7 @@ KvCache::KvCache(std::vector<std::vector<CacheStream>> layers, std::size_t capac
         INGOT_CHECK(state_end == state_offsets_[state_offsets_.size() - 2]);
         state_end += stream.width;
       } else {
+        require_fixed_scales(stream);
         slab_bytes_ += page_form(stream).page_bytes();
       }
     }

@@ -7,12 +7,13 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/checkpoint/checkpoint.h"
 #include "inference/weights/held_bytes.h"
 
 namespace ingot::inference {
 
 /// The number format of cached values (`--kv-cache`).
-enum class KvFormat : std::uint8_t { kF32, kBf16, kFp8, kInt8 };
+enum class KvFormat : std::uint8_t { kF32, kBf16, kFp8, kInt8, kFp8Static };
 std::span<const KvFormat> kv_formats();
 std::string_view kv_format_name(KvFormat format);
 std::optional<KvFormat> find_kv_format(std::string_view name);
@@ -27,6 +28,9 @@ struct CacheStream {
   /// fp32(1/448), INT8 with scale amax / 127. A scale is held as FP32.
   std::size_t group = 0;
   bool power_of_two = false;  ///< FP8 scales rounded up to a power of two
+  /// kFp8Static: the scale of each group, for all vectors: code = e4m3(value / scale), saturating
+  /// at 448. No scale is held with them.
+  std::vector<float> fixed = {};
   /// Tokens that share a vector. Vectors are numbered by themselves: number e is of tokens
   /// [e * every, (e + 1) * every), and there is room for it where there is for all of them.
   std::size_t every = 1;
@@ -34,6 +38,17 @@ struct CacheStream {
   /// state(). At most one stream of a layer.
   bool is_state = false;
 };
+
+/// Scales of a layer's cache that its checkpoint stores: one number, or one per head of keys and
+/// values.
+struct StaticScales {
+  std::vector<float> keys, values;
+};
+/// The scales of every layer, MTP layers included, for kFp8Static. A config that declares a cache
+/// without storing scales means 1. Throws kMissingTensor for a checkpoint without any, and for main
+/// layers with keys that have none; kUnsupported for scales with a bias next to them; and as
+/// formats::read_cache_scales() does.
+std::vector<StaticScales> read_static_scales(const formats::Checkpoint& source);
 
 /// Number of a sequence in a cache; never reused while the sequence lives.
 using SequenceId = std::uint32_t;
@@ -48,7 +63,8 @@ class KvCache {
 
   /// `layers[l]` are the streams of layer l. `capacity` tokens over all sequences, rounded up to
   /// whole pages and counted in whole pages per sequence; memory is taken as pages are reserved,
-  /// and kept for other sequences when they are free again.
+  /// and kept for other sequences when they are free again. Throws kUnsupported for streams in
+  /// kFp8Static that have no scale for each group: caches of that kind have none.
   KvCache(std::vector<std::vector<CacheStream>> layers, std::size_t capacity);
   /// Bytes that a token takes over all layers.
   static std::uint64_t bytes_per_token(const std::vector<std::vector<CacheStream>>& layers);

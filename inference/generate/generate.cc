@@ -80,7 +80,7 @@ class Batch {
         scheduler_({.batch_tokens = options.batch_tokens,
                     .cache_pages = ceil_div(cache_tokens_, KvCache::kPageTokens),
                     .drafts = options.drafts}),
-        cache_(model.make_cache(options.kv_format, cache_tokens_)) {
+        cache_(model.make_cache(options.kv_format, cache_tokens_, options.kv_scales)) {
     if (options.drafts > 0) {
       drafter_.emplace(model, options.drafts, options.sampling);
       result_.drafts.proposed.resize(options.drafts);

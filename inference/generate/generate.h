@@ -34,6 +34,7 @@ struct GenerateOptions {
   std::size_t max_new_tokens = 512;
   std::vector<std::int32_t> eos;
   KvFormat kv_format = KvFormat::kBf16;
+  std::vector<StaticScales> kv_scales = {};  ///< scales by layer, for kFp8Static
   /// Tokens that the MTP layer proposes for each step of a sequence (Drafter); 0: it is not used.
   std::size_t drafts = 0;
   /// Tokens that a group of ranks takes into a step at most.

@@ -41,10 +41,12 @@ Model::Model(const formats::Checkpoint& source, const RankView& rank, Comm& comm
   has_mtp_ = is_in_last_stage(context_, with_mtp);
 }
 
-std::vector<std::vector<CacheStream>> Model::streams(KvFormat format, Range layers) const {
+std::vector<std::vector<CacheStream>> Model::streams(KvFormat format, Range layers,
+                                                     std::span<const StaticScales> scales) const {
   std::vector<std::vector<CacheStream>> streams;
   for (std::size_t l = layers.first; l < layers.first + layers.count; ++l) {
-    streams.push_back(cache_streams(spec_, context_.rank, context_.profile, format, l));
+    streams.push_back(cache_streams(spec_, context_.rank, context_.profile, format, l,
+                                    l < scales.size() ? &scales[l] : nullptr));
   }
   // Further visits have caches of their own, behind the others.
   const bool has_loop = spec_.loop && layers.first <= spec_.loop->first && layers.count > 0 &&
@@ -60,9 +62,10 @@ Range Model::mtp_layers() const {
   return {.first = spec_.n_main, .count = mtp_ ? std::size_t{1} : 0};
 }
 
-ModelCache Model::make_cache(KvFormat format, std::size_t capacity) const {
-  return {KvCache(streams(format, stage_), capacity),
-          KvCache(streams(format, mtp_layers()), capacity)};
+ModelCache Model::make_cache(KvFormat format, std::size_t capacity,
+                             std::span<const StaticScales> scales) const {
+  return {KvCache(streams(format, stage_, scales), capacity),
+          KvCache(streams(format, mtp_layers(), scales), capacity)};
 }
 
 // The hidden states, then per row how many positions were chosen, and those.

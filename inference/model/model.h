@@ -52,7 +52,9 @@ class Model {
   /// True if the model has an MTP layer, on this rank or on the last stage.
   [[nodiscard]] bool has_mtp() const { return has_mtp_; }
   /// Makes a cache for `capacity` tokens over all sequences, counted in whole pages per sequence.
-  [[nodiscard]] ModelCache make_cache(KvFormat format, std::size_t capacity) const;
+  /// `scales`: by layer, for kFp8Static.
+  [[nodiscard]] ModelCache make_cache(KvFormat format, std::size_t capacity,
+                                      std::span<const StaticScales> scales = {}) const;
 
   /// Runs embed, every layer and head; returns the logits [wanted rows, vocab] of this step. `rows`
   /// may be empty. The cache holds the new tokens afterwards. Throws kInvalidArgument for ids out
@@ -82,7 +84,8 @@ class Model {
   [[nodiscard]] std::uint64_t bytes_read() const { return weights_.bytes_read(); }
 
  private:
-  [[nodiscard]] std::vector<std::vector<CacheStream>> streams(KvFormat format, Range layers) const;
+  [[nodiscard]] std::vector<std::vector<CacheStream>> streams(
+      KvFormat format, Range layers, std::span<const StaticScales> scales) const;
   [[nodiscard]] Range mtp_layers() const;
   /// Hands hidden states and the choice of the last indexer from stage `from` to the next one.
   void hand_on(std::size_t from, Matrix& hidden, Selection& selection) const;

@@ -66,7 +66,7 @@ class InspectOptions(TypedDict, total=False):
     pp: pipeline stages
     pp_layers: layers of each stage, e.g. 0-30,31-60
     tp_fit: as of convert: refuse, retile, pad or bf16
-    kv_cache: numbers of the cache of keys and values: f32, bf16, fp8, int8 (default bf16)
+    kv_cache: numbers of the cache of keys and values: f32, bf16, fp8, int8, fp8-static (default bf16)
     context: tokens of each sequence, e.g. 128k
     sequences: sequences at once in each group of tensor parallelism
     """
@@ -576,7 +576,7 @@ class GenerateOptions(TypedDict, total=False):
     draft: tokens that the layer for multi-token prediction proposes and a step checks at once (few hold beyond
         the first); the answers stay the same (default 0: the layer is not used)
     batch_tokens: tokens of all sequences that a step takes at most (default 512)
-    kv_cache: numbers of the cache: f32, bf16, fp8, int8 (f32 in profile f32, else bf16)
+    kv_cache: numbers of the cache: f32, bf16, fp8, int8, fp8-static (f32 in profile f32, else bf16)
     mem_limit: memory for weights and caches; experts beyond it are read when needed (default: the available
         memory)
     threads: threads (default: every processor)

@@ -124,8 +124,8 @@ offers "structure,weights" ingot verify a b --levels = structure,w
 offers "file.yaml folder" ingot convert in out --recipe = ""
 offers "folder" ingot convert --to = nvfp4 f
 offers "vllm vllm-ascend" ingot check d --engine v
-offers "fp8" ingot inspect d --gpu h100 --kv-cache fp
-offers "fp8" ingot generate d --kv-cache = fp
+offers "fp8 fp8-static" ingot inspect d --gpu h100 --kv-cache fp
+offers "fp8 fp8-static" ingot generate d --kv-cache = fp
 offers "h100 h200" ingot inspect d --gpu h
 # Bash cuts words at each colon, and replaces what is behind the last.
 offers "experts-up=" ingot convert in out --rule role : experts-u

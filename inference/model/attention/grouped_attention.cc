@@ -288,11 +288,18 @@ GroupedSpec GqaAttention::read(const DecoderSpec& model, Parameters& parameters,
 
 std::vector<CacheStream> GqaAttention::streams(const Spec& spec, const CacheForm& form) {
   if (spec.keys_of) return {};
-  const std::size_t heads = key_head_part(form.rank, spec.kv_heads).count;
-  const auto per_head = [&](std::size_t width) {
-    return CacheStream{.width = heads * width, .format = form.format, .group = width};
+  const Range heads = key_head_part(form.rank, spec.kv_heads);
+  const auto per_head = [&](std::size_t width, std::vector<float> StaticScales::*side) {
+    CacheStream stream{.width = heads.count * width, .format = form.format, .group = width};
+    if (form.scales == nullptr) return stream;
+    const std::vector<float>& scales = form.scales->*side;
+    if (scales.size() != 1 && scales.size() != spec.kv_heads) return stream;
+    for (std::size_t head = heads.first; head < heads.first + heads.count; ++head)
+      stream.fixed.push_back(scales.size() == 1 ? scales.front() : scales.at(head));
+    return stream;
   };
-  std::vector<CacheStream> streams = {per_head(spec.head_dim), per_head(spec.value_dim)};
+  std::vector<CacheStream> streams = {per_head(spec.head_dim, &StaticScales::keys),
+                                      per_head(spec.value_dim, &StaticScales::values)};
   if (spec.blocks) {
     const std::size_t width = spec.blocks->head_dim;
     streams.push_back({.width = width, .format = unquantized(form.format), .group = width});

@@ -188,13 +188,20 @@ LatentSpec MlaAttention::read(const DecoderSpec& model, Parameters& parameters,
 
 std::vector<CacheStream> MlaAttention::streams(const Spec& spec, const CacheForm& form) {
   const bool has_keys = !spec.keys_of;
+  // One row serves as key and as value.
+  std::vector<float> fixed;
+  if (form.scales != nullptr && !form.scales->keys.empty())
+    fixed.assign(1, form.scales->keys.front());
+  const bool is_static = form.format == KvFormat::kFp8Static;
   std::vector<CacheStream> streams = {
       {.width = has_keys ? spec.kv_lora : 0,
        .format = form.format,
-       .group = form.format == KvFormat::kFp8 ? std::size_t{128} : spec.kv_lora},
+       .group = form.format == KvFormat::kFp8 ? std::size_t{128} : spec.kv_lora,
+       .fixed = fixed},
       {.width = has_keys ? spec.rope_dim : 0,
-       .format = unquantized(form.format),
-       .group = spec.rope_dim}};
+       .format = is_static ? form.format : unquantized(form.format),
+       .group = spec.rope_dim,
+       .fixed = fixed}};
   if (spec.indexer) add_index_streams(*spec.indexer, form, streams);
   return streams;
 }

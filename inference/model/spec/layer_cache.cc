@@ -19,16 +19,18 @@ KvFormat plain_kv_format(Profile profile) {
 }
 
 std::vector<CacheStream> block_streams(const BlockSpec& spec, const RankView& rank, Profile profile,
-                                       KvFormat format) {
+                                       KvFormat format, const StaticScales* scales) {
   const auto* mixer = std::get_if<MixerSpec>(&spec.body);
-  return mixer != nullptr ? mixer->streams({rank, profile, format}) : std::vector<CacheStream>();
+  return mixer != nullptr ? mixer->streams({rank, profile, format, scales})
+                          : std::vector<CacheStream>();
 }
 
 std::vector<CacheStream> cache_streams(const ModelSpec& spec, const RankView& rank, Profile profile,
-                                       KvFormat format, std::size_t layer) {
+                                       KvFormat format, std::size_t layer,
+                                       const StaticScales* scales) {
   std::vector<CacheStream> streams;
   for (const BlockSpec& block : spec.layers[layer].blocks) {
-    const auto own = block_streams(block, rank, profile, format);
+    const auto own = block_streams(block, rank, profile, format, scales);
     streams.insert(streams.end(), own.begin(), own.end());
   }
   if (const auto& ngrams = spec.layers[layer].ngrams) {

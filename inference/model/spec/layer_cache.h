@@ -38,13 +38,15 @@ CacheStream state_stream(std::size_t values);
 /// quantize the latent (E4M3 per 128 values, INT8 per token) and leave the rope key in BF16; of
 /// grouped-query attention every head of keys and values has its scale; of compressed attention the
 /// plain values of entries are quantized, FP8 in groups of 64. Index keys are FP8 where the indexer
-/// scores with FP8 in this profile, else F32 or BF16.
+/// scores with FP8 in this profile, else F32 or BF16. kFp8Static quantizes keys and values of
+/// grouped attention under `scales`, and latent and rope key under the one of keys.
 std::vector<CacheStream> block_streams(const BlockSpec& spec, const RankView& rank, Profile profile,
-                                       KvFormat format);
+                                       KvFormat format, const StaticScales* scales = nullptr);
 /// Returns the streams of a layer: those of its blocks one after the other, and the state of its
 /// short convolutions.
 std::vector<CacheStream> cache_streams(const ModelSpec& spec, const RankView& rank, Profile profile,
-                                       KvFormat format, std::size_t layer);
+                                       KvFormat format, std::size_t layer,
+                                       const StaticScales* scales = nullptr);
 
 /// The columns that a rank convolves of a layer's keys, values, attention output and feed-forward
 /// output (LayerSpec::short_convolution): of keys and values those of its heads, of outputs a share

@@ -43,7 +43,8 @@ class Mixer {
 struct CacheForm {
   const RankView& rank;
   Profile profile = Profile::kF32;
-  KvFormat format = KvFormat::kF32;  ///< format of keys and values
+  KvFormat format = KvFormat::kF32;      ///< format of keys and values
+  const StaticScales* scales = nullptr;  ///< scales of the layer for kFp8Static, of all heads
 };
 
 /// Values in F32 that are alive at once.

@@ -3,11 +3,14 @@
 
 #include "inference/cache/kv_cache.h"
 
+#include "tests/support/cache_cases.h"
 #include "tests/support/test.h"
 
 namespace ingot::inference {
 
+using ingot::testing::cache_case;
 using ingot::testing::expect_error;
+using ingot::testing::TempDir;
 using Layers = std::vector<std::vector<CacheStream>>;
 using Values = std::vector<float>;
 
@@ -38,8 +41,58 @@ TEST(KvCache, KnowsItsFormatsByName) {
     names.insert(kv_format_name(format));
     EXPECT_EQ(find_kv_format(kv_format_name(format)), format);
   }
-  EXPECT_THAT(names, ::testing::ElementsAre("bf16", "f32", "fp8", "int8"));
+  EXPECT_THAT(names, ::testing::ElementsAre("bf16", "f32", "fp8", "fp8-static", "int8"));
   EXPECT_FALSE(find_kv_format("fp4").has_value());
+}
+
+TEST(KvCache, StaticScalesRoundAndSaturate) {
+  const CacheStream stream{
+      .width = 4, .format = KvFormat::kFp8Static, .group = 2, .fixed = {0.03125F, 1}};
+  EXPECT_EQ(KvCache::bytes_per_token({{stream}}), 4U);
+  KvCache cache({{stream}}, 1);
+  const SequenceId id = cache.add();
+  cache.reserve(id, 1);
+  cache.write(id, 0, 0, 0, std::vector{3.0F, 20.0F, 500.0F, -3.25F});
+  std::vector<float> out(4);
+  const std::uint32_t first = 0;
+  cache.gather(id, 0, 0, std::span(&first, 1), out);
+  // 3 / 0.03125 is the code of 96; 640 and 500 are beyond 448; a step at 3.25 is 0.25.
+  EXPECT_EQ(out, (std::vector{3.0F, 14.0F, 448.0F, -3.25F}));
+}
+
+TEST(KvCache, StaticFormatNeedsAScalePerGroup) {
+  const CacheStream stream{.width = 4, .format = KvFormat::kFp8Static, .group = 2, .fixed = {1}};
+  expect_error(ErrorCode::kUnsupported, {"fp8-static"}, [&] { KvCache({{stream}}, 64); });
+}
+
+/// The scales of a case as a model's cache gets them.
+std::vector<StaticScales> static_scales_of(const char* name) {
+  const TempDir directory;
+  cache_case(name).write(directory / "model");
+  return read_static_scales(formats::Checkpoint::open(directory / "model"));
+}
+
+TEST(StaticScales, AreReadByLayer) {
+  const std::vector<StaticScales> scales = static_scales_of("modelopt-fp8");
+  ASSERT_EQ(scales.size(), 2U);
+  EXPECT_EQ(scales[0].keys, std::vector{0.03125F});
+  EXPECT_EQ(scales[1].values, std::vector{0.75F / 448});
+}
+
+TEST(StaticScales, OfHeadsAndMtpLayersAreRead) {
+  EXPECT_EQ(static_scales_of("ct-head")[1].keys.size(), 2U);
+  EXPECT_EQ(static_scales_of("mla-modelopt").at(2).keys, std::vector{0.75F / 448});
+}
+
+TEST(StaticScales, ThatTheConfigOnlyDeclaresAreOne) {
+  EXPECT_EQ(static_scales_of("modelopt-cast")[1].keys, std::vector{1.0F});
+}
+
+TEST(StaticScales, ThatALayerLacksAreRefused) {
+  expect_error(ErrorCode::kMissingTensor, {"model.layers.1.self_attn", "--kv-scales"},
+               [] { static_scales_of("bad-missing-layer"); });
+  expect_error(ErrorCode::kBadScale, {"is 0"}, [] { static_scales_of("bad-zero"); });
+  expect_error(ErrorCode::kUnsupported, {"bias"}, [] { static_scales_of("modelopt-affine"); });
 }
 
 class KvCachePages : public ::testing::Test {
@@ -311,6 +364,7 @@ Values expected(const CacheStream& stream, const Values& values) {
       return expected_fp8(values, group, stream.power_of_two);
     case KvFormat::kInt8:
       return expected_int8(values, group);
+    case KvFormat::kFp8Static:  // StaticScalesRoundAndSaturate
     case KvFormat::kF32:
       break;
   }
