@@ -43,40 +43,35 @@ formats::FamilyEvidence evidence_of(const FamilyFlags& flags) {
   return evidence;
 }
 
-// Takes what the class of the model in transformers adds; says how it was computed, or why not.
-std::string learn_of_class(const FamilyFlags& flags, const library::OpenUnder& open,
-                           formats::FamilyEvidence& evidence, formats::LearnedFamily& learned) {
-  if (flags.python == kNoPython) return "not computed: no Python was asked";
-  const WorkFolder folder;
-  const Json said = ask_class(flags.python, open("generic").directory() / "config.json",
-                              folder.path(), kPythonLimit);
-  // Flags of a class whose stacks are stored as it has them.
-  if (const auto stacks = said.find("stacks"); stacks != said.end()) {
-    const std::string by = " as transformers' class has them";
-    const bool is_halves = stacks->value("is_concatenated", true);
-    const auto order = stacks->value("is_transposed", false) ? formats::StackOrder::kInputMajor
-                                                             : formats::StackOrder::kOutputMajor;
-    const auto gate_up =
-        is_halves ? formats::GateUpOrder::kHalves : formats::GateUpOrder::kInterleaved;
-    if (evidence.order.value_or(order) != order || evidence.gate_up.value_or(gate_up) != gate_up) {
-      learned.faults.emplace_back("values of stacks of experts contradict transformers' class");
-      return "not computed: its class has another order of stacks";
-    }
-    evidence.order = order;
-    evidence.gate_up = gate_up;
-    evidence.gate_up_reason =
-        fmt::format("{} as transformers' class has them", is_halves ? "in halves," : "in turn,");
-    learned = library::learned_family(open, evidence);
-  }
+/// The class of the model in transformers, as class_model.py describes it.
+formats::ModelClass class_in(const Json& said) {
+  formats::ModelClass known;
+  if (const auto plan = said.find("plan"); plan != said.end()) known.plan = *plan;
+  const auto stacks = said.find("stacks");
+  if (stacks == said.end()) return known;
+  known.stacks = stacks->value("names", known.stacks);
+  known.order = stacks->value("is_transposed", false) ? formats::StackOrder::kInputMajor
+                                                      : formats::StackOrder::kOutputMajor;
+  known.gate_up = stacks->value("is_concatenated", true) ? formats::GateUpOrder::kHalves
+                                                         : formats::GateUpOrder::kInterleaved;
+  return known;
+}
+
+// Computes the small model of the class; says how, or why not.
+std::string compute_class(const Json& said, const WorkFolder& folder,
+                          const library::OpenUnder& open, const formats::FamilyEvidence& evidence,
+                          formats::LearnedFamily& learned) {
   if (!said.value("model", false)) return "not computed: " + said.value("why", std::string("?"));
   const std::string source = said.value("source", std::string());
-  const bool is_computed = library::compute_family(
+  const library::ComputedFamily computed = library::compute_family(
       open, evidence,
       {.checkpoint = folder.path() / "model", .recorded = folder.path() / "recorded.safetensors"},
       learned);
-  return is_computed
-             ? fmt::format("tokens and states of a small model are those of {}", source)
-             : fmt::format("not computed: no forward pass of a near family is that of {}", source);
+  return computed.reason.empty()
+             ? fmt::format(
+                   "tokens and states of a small model are those of {}, by the forward pass of {}",
+                   source, computed.forward)
+             : fmt::format("not computed as {}: {}", source, computed.reason);
 }
 
 int run_family(const FamilyFlags& flags) {
@@ -86,8 +81,15 @@ int run_family(const FamilyFlags& flags) {
                               {.open = {.family = family, .threads = available_processors()}});
   };
   formats::FamilyEvidence evidence = evidence_of(flags);
+  const WorkFolder folder;
+  Json said = {{"why", "no Python was asked"}};
+  if (flags.python != kNoPython) {
+    said = ask_class(flags.python, open("generic").directory() / "config.json", folder.path(),
+                     kPythonLimit);
+  }
+  evidence.of_class = class_in(said);
   formats::LearnedFamily learned = library::learned_family(open, evidence);
-  const std::string computed = learn_of_class(flags, open, evidence, learned);
+  const std::string computed = compute_class(said, folder, open, evidence, learned);
   Json questions = Json::array();
   for (const formats::FamilyQuestion& question : learned.questions)
     questions.push_back(

@@ -1,8 +1,10 @@
 # Run by `ingot family learn` as `python3 -c`, with a config.json and an empty folder: what transformers' class of this
-# model is, and a tiny random model of it with what the class computes. No file of the checkpoint but config.json is
-# read, and none of its code is run. Prints a JSON object; `why` says why there is no model.
+# model is, how it cuts tensors for ranks (`plan`), and a tiny random model of it with what the class computes. No file of
+# the checkpoint but config.json is read, and none of its code is run. Prints a JSON object; `why` says why there is no
+# model.
 import json
 import os
+import re
 import sys
 
 sys.path[:] = [path for path in sys.path if path not in ("", os.getcwd())]
@@ -14,6 +16,12 @@ WIDTHS = ("hidden_size", "intermediate_size", "moe_intermediate_size", "shared_e
 HEADS = ("num_attention_heads", "num_key_value_heads", "linear_num_key_heads", "linear_num_value_heads", "index_n_heads",
          "swa_num_attention_heads", "swa_num_key_value_heads")
 EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
+# Lengths in tokens: one that no prompt reaches would not be seen to act.
+LENGTHS = ("sliding_window", "sliding_window_size", "attention_chunk_size", "index_topk", "floor_scale",
+           "original_max_position_embeddings")
+LEAST_LENGTH = 8
+# Layers for multi-token prediction, which classes do not compute.
+PREDICTED = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 
 
 def without_code(value):
@@ -21,6 +29,20 @@ def without_code(value):
         return {key: without_code(inner) for key, inner in value.items()
                 if key not in ("auto_map", "quantization_config", "trust_remote_code")}
     return value
+
+
+def acting(config):
+    """The config with lengths that are within the prompt, and without layers for multi-token prediction."""
+    if not isinstance(config, dict):
+        return config
+    found = {key: acting(value) for key, value in config.items()}
+    for key in LENGTHS:
+        if isinstance(found.get(key), int) and found[key] >= N_TOKENS:
+            found[key] = LEAST_LENGTH
+    for key in PREDICTED:
+        if found.get(key):
+            found[key] = 0
+    return found
 
 
 def smaller(config, n_layers, part):
@@ -64,8 +86,20 @@ def random_weights(model, torch, seed):
         tensor.data.copy_(values.to(torch.bfloat16).to(tensor.dtype))
 
 
-def text_part(model):
-    return model.get_decoder() if hasattr(model, "get_decoder") else model.model
+def layers_of(model):
+    """The decoder layers of the text model."""
+    from torch.nn import ModuleList
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    part = model.get_decoder() if hasattr(model, "get_decoder") else model
+    n = model.config.get_text_config().num_hidden_layers
+    lists = [module for module in part.modules() if isinstance(module, ModuleList) and len(module) > 0]
+    # Some classes count the parts of a layer as layers.
+    found = [module for module in lists if len(module) == n] or [
+        module for module in lists if isinstance(module[0], GradientCheckpointingLayer)]
+    if not found:
+        raise ValueError(f"its {n} layers are no list of modules")
+    return list(found[0])
 
 
 def recorded(model, torch, ids):
@@ -74,8 +108,8 @@ def recorded(model, torch, ids):
     def keep(_module, _inputs, out):
         states.append((out[0] if isinstance(out, tuple) else out).detach().float())
 
-    decoder = text_part(model)
-    for module in [model.get_input_embeddings(), *decoder.layers]:
+    layers = layers_of(model)
+    for module in [model.get_input_embeddings(), *layers]:
         hooks.append(module.register_forward_hook(keep))
     with torch.no_grad():
         logits = model(input_ids=ids[None], use_cache=False).logits[0].float()
@@ -83,7 +117,7 @@ def recorded(model, torch, ids):
         hook.remove()
     found = {"input_ids": ids, "logits": logits.contiguous().clone()}
     # Streams, and layers that a pass visits more than once, have states of other forms.
-    if len(states) == len(decoder.layers) + 1:
+    if len(states) == len(layers) + 1:
         for i, state in enumerate(states):
             if state.dim() == 3 and state.shape[:2] == (1, len(ids)):
                 found[f"hidden.{i}"] = state[0].contiguous().clone()
@@ -107,43 +141,92 @@ def class_of(config, transformers):
     raise ValueError(f"transformers has no model for {config.model_type}")
 
 
-def kept_stacks(model, torch, folder):
-    """The flags of the experts' classes, where the saved stacks are just the parameters of the class."""
-    from safetensors.torch import load_file
-
-    saved = load_file(os.path.join(folder, "model", "model.safetensors"))
-    kinds = [module for module in model.modules() if isinstance(getattr(module, "is_concatenated", None), bool)]
-    flags = {(kind.is_transposed, kind.is_concatenated) for kind in kinds}
-    own = [value for kind in kinds for value in kind.parameters(recurse=False) if value.dim() == 3]
-    stored = [value for value in saved.values() if value.dim() == 3]
-    is_kept = all(any(a.shape == b.shape and torch.equal(a, b.detach()) for a in stored) for b in own)
-    return dict(zip(("is_transposed", "is_concatenated"), flags.pop())) if own and is_kept and len(flags) == 1 else None
+def dicts_in(value):
+    if isinstance(value, dict):
+        yield value
+        for inner in value.values():
+            yield from dicts_in(inner)
 
 
-def made(config, folder, answer, torch, transformers):
+def without_numbers(name):
+    return re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name)
+
+
+def stacks_of(model):
+    """The flags of the experts' classes, and the names of stacks that are loaded as they are stored."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter
+
+    kinds = {name: module for name, module in model.named_modules()
+             if isinstance(getattr(module, "is_concatenated", None), bool)}
+    flags = {(kind.is_transposed, kind.is_concatenated) for kind in kinds.values()}
+    converters = [one for one in get_model_conversion_mapping(model) if isinstance(one, WeightConverter)]
+    names = [f"{name}.{own}" for name, kind in kinds.items()
+             for own, value in kind.named_parameters(recurse=False) if value.dim() == 3]
+    names = {without_numbers(name): name for name in names
+             if all(one.rename_source_key(name)[1] is None for one in converters)}
+    if not names or len(flags) != 1:
+        return None
+    return dict(zip(("is_transposed", "is_concatenated"), flags.pop()), names=sorted(names.values()))
+
+
+def plan_of(model, torch):
+    """The words of `tp_plan` for tensors of the text model, by the stored name of one of each kind: that of the
+    parameters of which a tensor is made, where they have one."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    plan, words = model.tp_plan or {}, {}
+    heads = [model.get_output_embeddings()] if hasattr(model, "get_output_embeddings") else []
+    parts = [model.get_decoder() if hasattr(model, "get_decoder") else model, *filter(None, heads)]
+    of_text = {id(value) for part in parts for value in part.parameters()}
+    for name, value in model.named_parameters():
+        own = without_numbers(name)
+        word = plan.get(own) or plan.get(own.rpartition(".")[0])
+        if word and id(value) in of_text:
+            words[name] = word
+    if not words:
+        return {}
+    # Each parameter is filled with a number of its own, by which it is found in what would be saved.
+    names = [name for name, _ in model.named_parameters()]
+    marked = {name: torch.full(value.shape, float(at + 1))
+              for at, (name, value) in enumerate(model.named_parameters())}
+    found = {}
+    for stored, value in revert_weight_conversion(model, marked).items():
+        made_of = {words.get(names[int(mark) - 1]) for mark in value.unique().tolist()}
+        found.setdefault(without_numbers(stored), (stored, set()))[1].update(made_of)
+    return {name: made_of.pop() for name, made_of in found.values() if len(made_of) == 1 and made_of != {None}}
+
+
+def made(config, given, folder, answer, torch, transformers):
     from safetensors.torch import save_file
 
     kind = class_of(config, transformers)
     with torch.device("meta"):
         model = kind.from_config(config, attn_implementation="eager")
-    answer["class"] = type(model).__name__
+    answer.setdefault("class", type(model).__name__)
     if sum(tensor.numel() for tensor in model.parameters()) > MOST_VALUES:
         raise ValueError("its parts do not get small")
+    place = os.path.join(folder, "model")
     for seed in range(20):
         model = kind.from_config(config, dtype=torch.bfloat16, attn_implementation="eager")
+        if seed == 0:
+            if stacks := stacks_of(model):
+                answer["stacks"] = stacks
+            answer["plan"] = plan_of(model, torch)
         random_weights(model, torch, seed)
-        model.save_pretrained(os.path.join(folder, "model"))
-        if stacks := kept_stacks(model, torch, folder):
-            answer["stacks"] = stacks
-        model = kind.from_pretrained(os.path.join(folder, "model"), dtype=torch.float32, attn_implementation="eager",
+        model.save_pretrained(place)
+        model = kind.from_pretrained(place, dtype=torch.float32, attn_implementation="eager",
                                      experts_implementation="eager", trust_remote_code=False).eval()
         top = min(config.get_text_config().vocab_size, 30000)
         ids = torch.randint(3, top, (N_TOKENS,), generator=torch.Generator().manual_seed(seed))
         found, gap = recorded(model, torch, ids)
         if gap >= GAP:
             break
-    source = f"transformers {transformers.__version__} {answer['class']}"
+    source = f"transformers {transformers.__version__} {type(model).__name__}"
     save_file(found, os.path.join(folder, "recorded.safetensors"), metadata={"source": source})
+    # In the words of the release: what it leaves out is to mean the same in both programs.
+    with open(os.path.join(place, "config.json"), "w") as file:
+        json.dump(given, file)
     answer["source"], answer["model"] = source, True
 
 
@@ -159,15 +242,28 @@ def main():
     with open(path) as file:
         config = without_code(json.load(file))
     if config.get("model_type") not in transformers.models.auto.configuration_auto.CONFIG_MAPPING:
-        return {**answer, "why": f"transformers {transformers.__version__} knows no {config.get('model_type')}"}
+        # A class of another model, as the release has it.
+        named = getattr(transformers, str((config.get("architectures") or [None])[0]), None)
+        if not hasattr(named, "config_class"):
+            return {**answer, "why": f"transformers {transformers.__version__} knows no {config.get('model_type')}"}
+        config["model_type"] = named.config_class.model_type
     for n_layers, part in ((1 << 30, 1), (8, 32), (4, 64)):
-        try:
-            small = config if part == 1 else smaller(config, n_layers, part)
-            made(transformers.AutoConfig.for_model(**small), folder, answer, torch, transformers)
-            answer.pop("why", None)
-            return answer
-        except Exception as error:
-            answer.setdefault("why", f"{type(error).__name__}: {str(error)[:300]}")
+        small = acting(config if part == 1 else smaller(config, n_layers, part))
+        # The whole model, or its text model where the others do not get small, or need more than is installed.
+        for is_text in (False, True):
+            try:
+                whole = transformers.AutoConfig.for_model(**transformers.PreTrainedConfig._decode_special_floats(small))
+                text = whole.get_text_config()
+                if is_text and text is whole:
+                    continue
+                given = small if not is_text else next(
+                    {**value, "model_type": text.model_type} for value in dicts_in(small)
+                    if value is not small and value.get("hidden_size") == text.hidden_size)
+                made(text if is_text else whole, given, folder, answer, torch, transformers)
+                answer.pop("why", None)
+                return answer
+            except Exception as error:
+                answer.setdefault("why", f"{type(error).__name__}: {str(error)[:300]}")
     return answer
 
 

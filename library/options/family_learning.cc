@@ -1,8 +1,12 @@
 #include "library/options/family_learning.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <optional>
+#include <set>
 #include <span>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,6 +15,7 @@
 #include "formats/base/parallel.h"
 #include "formats/family/families.h"
 #include "formats/family/proposal/family_proof.h"
+#include "formats/family/proposal/forward_text.h"
 #include "formats/storage/encoding.h"
 #include "shard/join/source.h"
 #include "verify/layers/reference.h"
@@ -82,59 +87,172 @@ void measure_stacks(const OpenUnder& open, std::string_view yaml, FamilyEvidence
   }
 }
 
-/// A family's text with the forward pass of another, and with none of its rows.
-std::string with_forward(std::string yaml, std::string_view family) {
+/// A family's text with other lines in front of its rows.
+std::string with_lines(std::string yaml, std::string_view lines) {
   constexpr std::string_view kRows = "tensors:\n";
-  yaml.insert(yaml.find(kRows),
-              fmt::format("like: {}\nwithout: [\"*\"]\nforward: inherited\n", family));
+  yaml.insert(yaml.find(kRows), lines);
   return yaml;
 }
 
-/// True if ingot computes what was recorded of a model, under this family.
-bool computes(const std::string& yaml, const ClassModel& model) {
+/// A comparison of what is computed under a family with what was recorded of a model.
+struct Difference {
+  std::string why;          // the first difference; empty: there is none
+  std::size_t n_right = 0;  // layers that give the recorded state where they are given one
+  bool is_refused = false;  // nothing is computed: rows or config are not of this forward pass
+};
+
+Difference difference(const std::string& yaml, const ClassModel& model) {
   // Rounding in FP32; another model differs in the first digits.
   constexpr double kMostError = 1e-4, kMostDivergence = 1e-6;
+  Difference found;
   try {
     const std::string family(formats::add_family(yaml, "the family that is tried").spec);
     const verify::ReferenceReport report = verify::compare_reference(
         shard::open_source(model.checkpoint, {.open = {.family = family}}), model.recorded,
         {.output_profile = inference::Profile::kF32, .threads = available_processors()});
-    const bool has_states = std::ranges::all_of(report.layers.layers, [](const auto& layer) {
-      return layer.accumulated.relative_error <= kMostError;
-    });
+    for (const verify::LayerAgreement& layer : report.layers.layers) {
+      found.n_right += layer.isolated.relative_error <= kMostError ? 1 : 0;
+      if (found.why.empty() && layer.accumulated.relative_error > kMostError)
+        found.why = fmt::format("states of {} are {:.1g} away", verify::layer_title(layer),
+                                layer.accumulated.relative_error);
+    }
+    if (!found.why.empty()) return found;
     const verify::LogitAgreement& logits = report.layers.logits;
-    return has_states && logits.tokens > 0 && logits.worst_kl <= kMostDivergence && report.greedy &&
-           report.greedy->equal == report.greedy->prompts.size();
-  } catch (const Error&) {
+    if (logits.tokens == 0 || logits.worst_kl > kMostDivergence) {
+      found.why = "its logits are others";
+    } else if (!report.greedy || report.greedy->equal != report.greedy->prompts.size()) {
+      found.why = "its tokens are others";
+    }
+  } catch (const Error& error) {
     // A family whose forward pass cannot have these rows, or this config.
-    return false;
+    found.why = error.message();
+    std::ranges::replace(found.why, '\n', ' ');
+    found.is_refused = true;
   }
+  return found;
 }
+
+/// The search for the forward pass of a class's model: first those of families as they are, the
+/// nearest first; then the mixers of one with the mixture, or the norms and ends, of another, those
+/// first whose layers were right more often.
+class Computation {
+ public:
+  Computation(const Checkpoint& source, const FamilyEvidence& evidence, const ClassModel& model,
+              const LearnedFamily& learned)
+      : source_(source), weights_(weights_of(source)), evidence_(evidence), model_(model) {
+    orders_ = {evidence.gate_up};
+    if (is_open(learned, formats::kGateUpQuestion))
+      orders_ = {GateUpOrder::kHalves, GateUpOrder::kInterleaved};
+    for (const formats::Family* family : learned.nearest) {
+      if (family->forward != nullptr)
+        tried_.push_back({family, formats::forward_text(*family, source.config())});
+    }
+  }
+
+  ComputedFamily run(LearnedFamily& learned) {
+    for (Tried& one : tried_) {
+      const std::string lines =
+          fmt::format("like: {}\nwithout: [\"*\"]\nforward: inherited\n", one.family->name);
+      if (computes(one, lines, learned)) return {.forward = std::string(one.family->name)};
+    }
+    std::ranges::stable_sort(tried_, std::greater(), &Tried::n_right);
+    for (Tried& one : tried_) {
+      for (const bool is_of_mixture : {true, false}) {
+        std::string refusal;
+        std::size_t n_refused = 0;
+        for (const Tried& other : tried_) {
+          if (n_refused == kMostRefused) break;
+          const formats::ForwardText& mixture = (is_of_mixture ? other : one).text;
+          const formats::ForwardText& ends = (is_of_mixture ? one : other).text;
+          const std::string lines = formats::joined_text(one.text, mixture, ends);
+          if (!joined_.insert(lines).second) continue;
+          if (computes(one, lines, learned))
+            return {.forward = fmt::format("{} with the {} of {}", one.family->name,
+                                           is_of_mixture ? "mixture" : "norms and ends",
+                                           other.family->name)};
+          n_refused = last_.is_refused && last_.why == refusal ? n_refused + 1 : 0;
+          refusal = last_.why;
+          if (joined_.size() == kMostJoined) return not_found();
+        }
+      }
+    }
+    return not_found();
+  }
+
+ private:
+  // A family that is tried stays in memory.
+  static constexpr std::size_t kMostJoined = 3000;
+  // One fact that refuses mixers with so many others in turn is a fact about them.
+  static constexpr std::size_t kMostRefused = 6;
+
+  struct Tried {
+    const formats::Family* family;
+    formats::ForwardText text;
+    std::size_t n_right = 0;
+  };
+
+  ComputedFamily not_found() const {
+    return {.reason = fmt::format("no forward pass of {} families, or of two of them joined, gives "
+                                  "its tokens and states{}",
+                                  tried_.size(), closest_)};
+  }
+
+  /// True if it is computed with rows as this family has them, and these lines; then it is
+  /// `learned`, unless it is computed whatever the order of stacks, which stays a question.
+  bool computes(Tried& one, const std::string& lines, LearnedFamily& learned) {
+    std::vector<LearnedFamily> agreeing;
+    for (const std::optional<GateUpOrder>& order : orders_) {
+      LearnedFamily found = rows_like(*one.family, order);
+      found.yaml = with_lines(std::move(found.yaml), lines);
+      last_ = difference(found.yaml, model_);
+      if (last_.why.empty()) {
+        agreeing.push_back(std::move(found));
+        continue;
+      }
+      one.n_right = std::max(one.n_right, last_.n_right);
+      if (!closest_.empty() && last_.n_right <= most_right_) continue;
+      most_right_ = last_.n_right;
+      closest_ = fmt::format("; under {}, the closest: {}", one.family->name, last_.why);
+    }
+    // Where the small model has single experts, both orders of stacks agree: none is told.
+    if (agreeing.size() == 1) learned = std::move(agreeing.front());
+    return !agreeing.empty();
+  }
+
+  /// The family with rows of another one before others, which is kept.
+  LearnedFamily rows_like(const formats::Family& family, std::optional<GateUpOrder> order) {
+    const auto [kept, is_new] = learned_.try_emplace({family.name, order});
+    if (!is_new) return kept->second;
+    FamilyEvidence tried = evidence_;
+    tried.preferred = family.name;
+    tried.gate_up = order;
+    if (!evidence_.gate_up) tried.gate_up_reason = "as the computed model has them";
+    return kept->second = formats::learn_family(source_.config(), weights_, tried);
+  }
+
+  const Checkpoint& source_;
+  std::vector<formats::UnknownWeight> weights_;
+  const FamilyEvidence& evidence_;
+  const ClassModel& model_;
+  std::vector<std::optional<GateUpOrder>> orders_;
+  std::vector<Tried> tried_;
+  std::set<std::string> joined_;
+  std::map<std::pair<std::string_view, std::optional<GateUpOrder>>, LearnedFamily> learned_;
+  Difference last_;
+  std::size_t most_right_ = 0;
+  std::string closest_;
+};
 
 }  // namespace
 
-bool compute_family(const OpenUnder& open, FamilyEvidence evidence, const ClassModel& model,
-                    LearnedFamily& learned) {
+ComputedFamily compute_family(const OpenUnder& open, const FamilyEvidence& evidence,
+                              const ClassModel& model, LearnedFamily& learned) {
+  const bool is_open_else = std::ranges::any_of(learned.questions, [](const auto& question) {
+    return question.key != formats::kGateUpQuestion;
+  });
+  if (is_open_else || !learned.faults.empty()) return {.reason = "rows are not settled"};
   const Checkpoint source = open("generic");
-  const std::vector<formats::UnknownWeight> weights = weights_of(source);
-  std::vector<std::optional<GateUpOrder>> orders = {evidence.gate_up};
-  if (is_open(learned, formats::kGateUpQuestion))
-    orders = {GateUpOrder::kHalves, GateUpOrder::kInterleaved};
-  for (const formats::Family* family : learned.nearest) {
-    if (family->forward == nullptr) continue;
-    for (const std::optional<GateUpOrder>& order : orders) {
-      FamilyEvidence tried = evidence;
-      tried.preferred = family->name;
-      tried.gate_up = order;
-      if (!evidence.gate_up) tried.gate_up_reason = "as the computed model has them";
-      LearnedFamily found = formats::learn_family(source.config(), weights, tried);
-      found.yaml = with_forward(std::move(found.yaml), family->name);
-      if (!computes(found.yaml, model)) continue;
-      learned = std::move(found);
-      return true;
-    }
-  }
-  return false;
+  return Computation(source, evidence, model, learned).run(learned);
 }
 
 Flag accept_flag(bool& accept, const std::string& family) {

@@ -31,10 +31,13 @@ struct ClassModel {
 };
 
 /// Makes `learned` the family under which ingot computes the tokens and states of the class's
-/// model, by the forward pass of a family of the program, the nearest first; false where none of
-/// them does.
-bool compute_family(const OpenUnder& open, formats::FamilyEvidence evidence,
-                    const ClassModel& model, formats::LearnedFamily& learned);
+/// model, by the forward pass of a family of the program, the nearest first. Returns the name of
+/// that one, and no reason; or the reason why none of them does.
+struct ComputedFamily {
+  std::string forward, reason;
+};
+ComputedFamily compute_family(const OpenUnder& open, const formats::FamilyEvidence& evidence,
+                              const ClassModel& model, formats::LearnedFamily& learned);
 
 /// The family of a checkpoint (formats::learn_family), with what values of its stacks of experts
 /// tell: they are read, and put into `evidence`, where nothing else tells the order of their sides,

@@ -15,8 +15,10 @@
 #include "formats/base/words.h"
 #include "formats/family/family_check.h"
 #include "formats/family/family_yaml.h"
+#include "formats/family/proposal/class_plan.h"
 #include "formats/family/proposal/config_widths.h"
 #include "formats/family/proposal/family_proof.h"
+#include "formats/family/proposal/kind_of_tensors.h"
 #include "formats/family/proposal/named_layers.h"
 #include "formats/family/proposal/neighbours.h"
 #include "formats/family/proposal/row_layers.h"
@@ -30,34 +32,6 @@ namespace {
 // A hundredth of the bytes.
 constexpr std::uint64_t kNotablePart = 100;
 
-/// A row before it is written.
-struct Judged {
-  UsualSpelling spelling;
-  UsualRow usual;
-  const NeighbourRow* neighbour = nullptr;  // the row that it takes
-  StackOrder order = StackOrder::kNone;
-  GateUpOrder gate_up = GateUpOrder::kHalves;
-  bool stacks = false;
-  bool is_stored_turned = false;  // coded with sides in another order than its row says
-  bool is_of_stack = false;       // biases of a stack
-  bool is_turned = false;         // inputs before outputs
-  bool is_odd_joint = false;      // name says several matrices, the shape says one
-  std::string reason;
-};
-
-/// Names that differ only in numbers.
-struct Kind {
-  ShapesByLayer layers;                                  // shape of such a tensor in each layer
-  std::map<std::uint32_t, const UnknownWeight*> firsts;  // a weight of each layer
-  const UnknownWeight* first = nullptr;
-  std::vector<NeighbourRow> neighbours;
-  Judged judged;
-  bool is_quantized = false;
-  bool has_one_shape = true;
-  bool is_of_tower = false;
-  std::uint64_t n_bytes = 0;
-};
-
 /// The most neighbours that a reason names.
 constexpr std::size_t kNamedNeighbours = 2;
 constexpr std::string_view kLikeMark = "like:";
@@ -70,6 +44,7 @@ class Proposal {
         evidence_(evidence),
         widths_(config),
         named_(config, names_of(weights)),
+        class_(evidence.of_class, named_),
         neighbours_(config, evidence.without) {
     // Main layers first: those for multi-token prediction may have their names.
     std::map<std::string, Kind> kinds;
@@ -178,12 +153,7 @@ class Proposal {
       if (want_mtp) *layer += static_cast<std::uint32_t>(config_.num_hidden_layers);
       mark_layer(*name);
     }
-    for (std::size_t i = 1; i < words.size(); ++i) {
-      if (number_from(words[i]) && words[i - 1].find("expert") != std::string::npos) {
-        words[i] = kExpertMark;
-        break;
-      }
-    }
+    mark_expert(words);
     std::string pattern = fmt::format("{}", fmt::join(words, "."));
     if (want_mtp && !name->is_numbered) of_mtp_.insert(pattern);
     Kind& kind = kinds[pattern];
@@ -272,61 +242,6 @@ class Proposal {
     words = std::move(marked);
   }
 
-  /// Orientation of the last two sides: the order that the shape fits, if it fits just one.
-  StackOrder told_by_shape(const Kind& kind, const UsualRow& usual) const {
-    const Shape& shape = *kind.first->shape;
-    const auto is = [&](std::uint64_t size, std::string_view likely) {
-      return widths_.is_one_of(size, likely);
-    };
-    if (!kind.has_one_shape || shape.size() < 2) return StackOrder::kNone;
-    const std::uint64_t first = shape[shape.size() - 2], second = shape.back();
-    const bool is_output_major = is(first, usual.out) && is(second, usual.in);
-    const bool is_input_major = is(first, usual.in) && is(second, usual.out);
-    if (is_output_major == is_input_major) return StackOrder::kNone;
-    return is_output_major ? StackOrder::kOutputMajor : StackOrder::kInputMajor;
-  }
-
-  /// The evidence of a stack itself on its orientation: its shape, the values that share a scale,
-  /// which are of one output, and its biases, one for each output.
-  std::vector<StackOrder> told_by_stack(const std::string& pattern, const Kind& kind) const {
-    const Shape& shape = *kind.first->shape;
-    std::vector<StackOrder> said = {
-        told_by_shape(kind, usual_row(usual_spelling(pattern, 3).role))};
-    const auto [rows, cols] = kind.first->block;
-    if (kind.is_quantized && rows == 1 && cols > 1) said.push_back(StackOrder::kOutputMajor);
-    if (kind.is_quantized && cols == 1 && rows > 1) said.push_back(StackOrder::kInputMajor);
-    for (const std::string_view ending : {"_bias", ".bias"}) {
-      const auto bias = kinds_.find(std::string(stem_of(pattern)).append(ending));
-      if (bias == kinds_.end() || shape[1] == shape[2]) continue;
-      const Shape& lengths = *bias->second.first->shape;
-      if (lengths.size() != 2 || !bias->second.has_one_shape) continue;
-      if (lengths[1] == shape[1]) said.push_back(StackOrder::kOutputMajor);
-      if (lengths[1] == shape[2]) said.push_back(StackOrder::kInputMajor);
-    }
-    return said;
-  }
-
-  /// Orientation of a stack, by what it and the stacks of its module say; kNone where nothing
-  /// tells, or two disagree.
-  StackOrder order_of_stack(const std::string& pattern) const {
-    StackOrder order = StackOrder::kNone;
-    for (const auto& [other, kind] : kinds_) {
-      if (module_of(other) != module_of(pattern) || !is_stack(other, kind)) continue;
-      for (const StackOrder own : told_by_stack(other, kind)) {
-        if (own == StackOrder::kNone) continue;
-        if (order != StackOrder::kNone && order != own) return StackOrder::kNone;
-        order = own;
-      }
-    }
-    return order;
-  }
-
-  static bool is_stack(const std::string& pattern, const Kind& kind) {
-    const Role role = usual_spelling(pattern, 3).role;
-    return kind.first->shape->size() == 3 &&
-           (role == Role::kExpertsGateUp || role == Role::kExpertsDown);
-  }
-
   /// True if gate and up are both here, and one matrix each.
   bool has_gate_and_up(const std::string& pattern, Role role) const {
     const auto has = [&](Role wanted) {
@@ -377,7 +292,7 @@ class Proposal {
     if (shape.size() > kMaxRuleDimensions) return ", shape: any";
     std::vector<std::string> sides;
     if (order != StackOrder::kNone && shape.size() == 3) {
-      if (told_by_shape(kind, usual) == StackOrder::kNone)
+      if (order_by_shape(kind, usual, widths_) == StackOrder::kNone)
         guesses += "; its order is that of its neighbours";
       const bool is_turned = order == StackOrder::kInputMajor && !kind.judged.is_stored_turned;
       sides = {widths_.side(shape[0], "n_routed_experts", guesses),
@@ -514,6 +429,7 @@ class Proposal {
     }
     judged.spelling = spelling;
     judged.usual = usual;
+    class_.choose(pattern, kind.neighbours);
     if (judged.stacks) {
       judge_stack(pattern, kind);
     } else {
@@ -524,15 +440,17 @@ class Proposal {
   void judge_stack(const std::string& pattern, Kind& kind) {
     Judged& judged = kind.judged;
     judged.neighbour = nearest_row(kind);
-    judged.order = order_of_stack(pattern);
+    judged.order = order_of_stack(pattern, kinds_, widths_);
     judged.reason = "by its name and shape";
     const auto [rows, cols] = kind.first->block;
     const bool is_coded = kind.is_quantized && rows == 1 && cols > 1;
-    // Values may tell what shapes do not; where they contradict shapes, nothing is told.
-    if (evidence_.order && !is_coded) {
-      const bool is_told = judged.order == StackOrder::kNone || judged.order == *evidence_.order;
-      judged.order = is_told ? *evidence_.order : StackOrder::kNone;
-    }
+    // The class of the model, or values, may tell what shapes do not; where they contradict shapes,
+    // nothing is told.
+    const std::optional<StackOrder> told =
+        class_.reads_stack(pattern) ? std::optional(evidence_.of_class.order) : evidence_.order;
+    if (told && !is_coded)
+      judged.order =
+          judged.order == StackOrder::kNone || judged.order == *told ? *told : StackOrder::kNone;
     if (judged.order == StackOrder::kNone) {
       const auto answer =
           ask({.key = std::string(kStackQuestion),
@@ -547,8 +465,7 @@ class Proposal {
     // Coded along inputs they are stored in one way, whichever way plain ones are.
     if (is_coded) {
       std::optional<std::string> answer;
-      if (evidence_.order)
-        answer = *evidence_.order == StackOrder::kInputMajor ? "input-major" : "output-major";
+      if (told) answer = *told == StackOrder::kInputMajor ? "input-major" : "output-major";
       if (!answer)
         answer = ask({.key = std::string(kStackQuestion),
                       .text = "in which order does this model have the sides of plain stacks "
@@ -560,12 +477,16 @@ class Proposal {
     if (judged.neighbour != nullptr && judged.neighbour->rule->stack != judged.order)
       judged.neighbour = nullptr;
     if (judged.neighbour != nullptr) judged.reason = reason_of(kind, *judged.neighbour);
-    if (judged.spelling.role == Role::kExpertsGateUp) judge_halves(judged);
+    if (judged.spelling.role == Role::kExpertsGateUp) judge_halves(pattern, judged);
   }
 
-  void judge_halves(Judged& judged) {
+  void judge_halves(const std::string& pattern, Judged& judged) {
     std::optional<GateUpOrder> order = evidence_.gate_up;
-    if (order) {
+    if (class_.reads_stack(pattern)) {
+      order = evidence_.of_class.gate_up;
+      judged.reason += fmt::format("; gates and ups in {}, as transformers' class has them",
+                                   order == GateUpOrder::kHalves ? "halves" : "turn");
+    } else if (order) {
       judged.reason += fmt::format("; gates and ups {}", evidence_.gate_up_reason);
     } else {
       const auto answer =
@@ -628,7 +549,10 @@ class Proposal {
       const auto contrary = std::ranges::find_if(kind.neighbours, [&](const NeighbourRow& other) {
         return other.fits && !are_alike(*row->rule, *other.rule) && !is_far(other, *row);
       });
-      if (contrary == kind.neighbours.end()) return;
+      if (contrary == kind.neighbours.end()) {
+        ask_of_plan(pattern, kind, *row);
+        return;
+      }
       take_answer(
           pattern, kind,
           fmt::format("{} and {} treat it differently", row->family->name, contrary->family->name),
@@ -639,8 +563,8 @@ class Proposal {
     judged.reason = "by its name";
     const bool is_single =
         std::ranges::all_of(*kind.first->shape, [](std::uint64_t n) { return n == 1; });
-    const bool is_turned =
-        judged.usual.is_linear && told_by_shape(kind, judged.usual) == StackOrder::kInputMajor;
+    const bool is_turned = judged.usual.is_linear &&
+                           order_by_shape(kind, judged.usual, widths_) == StackOrder::kInputMajor;
     judged.is_turned = is_turned;
     if (judged.spelling.is_known && !judged.spelling.is_joint) {
       std::string unused;
@@ -648,6 +572,10 @@ class Proposal {
                                are_both_usual(kind, judged.usual) ||
                                !shape_by_layer(kind, judged.usual, unused).empty();
       if (is_as_usual || judged.usual.cut == Cut::kReplicated) return;
+      if (class_.cut(pattern) == judged.usual.cut && has_whole_heads(kind)) {
+        judged.reason = "by its name; its widths are not the usual ones, cut as planned";
+        return;
+      }
       // Nothing says how many heads, or which parts, a cut would keep whole.
       judged.usual.cut = Cut::kReplicated;
       judged.reason = "by its name; its widths are not the usual ones, so ranks share it";
@@ -680,6 +608,31 @@ class Proposal {
       judged.usual.is_linear = kind.neighbours[0].rule->fp8_by_default;
     }
     take_answer(pattern, kind, "no family has such a tensor of this shape", values);
+  }
+
+  /// Asks where the plan and a row cut different sides.
+  void ask_of_plan(const std::string& pattern, Kind& kind, const NeighbourRow& row) {
+    const std::optional<Cut> cut = class_.cut(pattern);
+    const Cut own = row.rule->cut;
+    if (cut && own != Cut::kReplicated && (*cut == Cut::kRow) != (own == Cut::kRow))
+      take_answer(pattern, kind,
+                  fmt::format("{} cuts it in another way than transformers' plan, {}",
+                              row.family->name, class_.word(pattern)),
+                  {like(row), std::string(role_name(Role::kOther))});
+  }
+
+  /// True for tensors of attention whose cut side is as many equal parts as there are heads.
+  bool has_whole_heads(const Kind& kind) const {
+    const Judged& judged = kind.judged;
+    const Shape& shape = *kind.first->shape;
+    const bool is_row = judged.usual.cut == Cut::kRow;
+    const std::uint64_t side = is_row ? shape.back() : shape.front();
+    const bool is_of_keys =
+        judged.spelling.role == Role::kKProj || judged.spelling.role == Role::kVProj;
+    const std::uint64_t heads =
+        is_of_keys ? config_.num_key_value_heads : config_.num_attention_heads;
+    return kind.has_one_shape && shape.size() == 2 && kAttentionRoles.has(judged.spelling.role) &&
+           heads > 0 && side % heads == 0;
   }
 
   /// True if both sides have widths of the role, also if each has those of the other too.
@@ -835,6 +788,8 @@ class Proposal {
       traits += fmt::format(", fuse: {}", kFuseWords[static_cast<std::size_t>(fuse)]);
     if (!present.empty()) traits += fmt::format(", present: {}", present);
     std::string dtype;
+    if (const std::string_view word = class_.word(pattern); !word.empty())
+      notes += fmt::format("; transformers' tp_plan: {}", word);
     if (!kind.is_quantized && kind.first->dtype != DType::kBf16)
       dtype = fmt::format(", dtype: {}", kDTypes[static_cast<std::size_t>(kind.first->dtype)].name);
     traits += dtype;
@@ -867,9 +822,10 @@ class Proposal {
   const FamilyEvidence& evidence_;
   ConfigWidths widths_;
   NamedLayers named_;
+  ClassPlan class_;
   Neighbours neighbours_;
   bool has_keys_ = false;
-  std::multimap<std::string, Kind> kinds_;
+  Kinds kinds_;
   std::map<const Family*, std::size_t> likeness_;  // kinds of tensors that rows of a family fit
   std::vector<FamilyQuestion> questions_;
   std::set<std::string> asked_;

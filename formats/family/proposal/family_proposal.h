@@ -12,6 +12,7 @@
 #include "formats/config/model_config.h"
 #include "formats/container/tensor.h"
 #include "formats/family/family.h"
+#include "formats/family/proposal/class_plan.h"
 
 namespace ingot::formats {
 
@@ -30,7 +31,8 @@ struct FamilyEvidence {
   std::map<std::string, std::string, std::less<>> answers = {};  ///< answers by FamilyQuestion::key
   std::string without = {};                                      ///< a family that is not asked
   std::string preferred = {};  ///< a family whose rows count before others'
-  /// Orders in stacks of experts, by their values or a class of the model; and how that is said.
+  ModelClass of_class = {};
+  /// Orders in stacks of experts, by their values; and how that of gates and ups is said.
   std::optional<StackOrder> order = {};
   std::optional<GateUpOrder> gate_up = {};
   std::string gate_up_reason = {};

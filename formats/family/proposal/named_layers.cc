@@ -10,6 +10,7 @@
 
 #include "formats/base/words.h"
 #include "formats/family/family.h"
+#include "formats/family/family_check.h"
 #include "formats/family/rule_scope.h"
 #include "formats/family/text_names.h"
 
@@ -34,6 +35,15 @@ std::vector<std::string> split(std::string_view list, std::string_view between) 
     list.remove_prefix(std::min(end + between.size(), list.size()));
   }
   return parts;
+}
+
+void mark_expert(std::vector<std::string>& words) {
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    if (number_from(words[i]) && words[i - 1].find("expert") != std::string::npos) {
+      words[i] = kExpertMark;
+      return;
+    }
+  }
 }
 
 std::string NumberedWords::prefix() const {

@@ -27,6 +27,9 @@ struct NumberedWords {
   [[nodiscard]] std::string prefix() const;
 };
 
+/// Puts the mark of an expert in place of the first number that is one.
+void mark_expert(std::vector<std::string>& words);
+
 /// The places of the text model's layers among these names. Where encoders have layers of their own
 /// too, the text model's are as many as the config says, and of several the ones with most tensors;
 /// the modules that hold the others are towers.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,6 +11,7 @@
 #include "formats/family/families.h"
 #include "formats/family/family_check.h"
 #include "formats/family/family_yaml.h"
+#include "formats/family/proposal/forward_text.h"
 #include "formats/family/rule_scope.h"
 #include "formats/family/usual_rows.h"
 #include "formats/family/usual_spellings.h"
@@ -20,35 +20,7 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::size_t kMaxExpression = 200;
 constexpr std::array<std::string_view, 4> kSilenceNames = {"plain", "head", "quantized", "listed"};
-constexpr std::array<std::string_view, 8> kScopeNames = {
-    "model", "all", "main", "dense", "moe", "full_attention", "linear_attention", "mtp"};
-
-bool is_of_word(char c) {
-  return c == '_' || c == '.' || std::isalnum(static_cast<unsigned char>(c)) != 0;
-}
-
-/// The text of an expression with the widths that its family has names for put in.
-std::string spelled_out(std::string_view text, const NamedWidths* names) {
-  std::string out;
-  for (std::size_t at = 0; at < text.size() && out.size() <= kMaxExpression;) {
-    std::size_t end = at;
-    while (end < text.size() && is_of_word(text[end]) == is_of_word(text[at])) ++end;
-    const std::string_view word = text.substr(at, end - at);
-    const Width* named = names == nullptr ? nullptr : names->find(word);
-    if (named == nullptr) {
-      out += word;
-    } else {
-      const std::string inner = spelled_out(named->text(), names);
-      const bool is_word = std::ranges::all_of(inner, is_of_word) || word.size() == text.size();
-      out += is_word ? inner : fmt::format("({})", inner);
-    }
-    at = end;
-  }
-  return out;
-}
-
 /// Layers in which tensors are; one nullopt for tensors outside of layers.
 std::vector<std::optional<std::uint32_t>> numbers_of(const ShapesByLayer& layers) {
   std::vector<std::optional<std::uint32_t>> numbers;
@@ -187,20 +159,7 @@ std::string Neighbours::layers_of(const NeighbourRow& row, const ShapesByLayer& 
     // A list that this config lacks.
     return {};
   }
-  std::vector<std::string> texts;
-  if (rule.layers.empty() || rule.scope != Scope::kLayer)
-    texts.emplace_back(kScopeNames.at(static_cast<std::size_t>(rule.scope)));
-  for (const LayerCondition& condition : rule.layers) {
-    if (condition.values.empty()) {
-      texts.push_back(fmt::format("{{{}: {}, from: {}}}",
-                                  condition.is_for_listed ? "listed_in" : "not_listed_in",
-                                  condition.key, condition.first));
-    } else {
-      texts.push_back(
-          fmt::format("{{{}: [\"{}\"]}}", condition.key, fmt::join(condition.values, "\", \"")));
-    }
-  }
-  return fmt::format(", layers: [{}]", fmt::join(texts, ", "));
+  return ", layers: " + layers_text(rule);
 }
 
 bool are_alike(const TensorRule& a, const TensorRule& b) {

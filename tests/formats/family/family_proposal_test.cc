@@ -137,6 +137,67 @@ TEST(ProposedStack, IsLeftOutWhereShapesDoNotTell) {
   }
 }
 
+/// The family of a model of one layer, 64 wide with 4 heads of 16, with one matrix.
+LearnedFamily learn_matrix(const char* name, Shape shape, const char* planned) {
+  Listed model;
+  model.config = parse_model_config(
+      R"({"model_type": "odd", "hidden_size": 64, "num_hidden_layers": 1, "head_dim": 16,
+          "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 160})",
+      "config.json");
+  model.add(std::string("model.layers.0.") + name, std::move(shape));
+  FamilyEvidence evidence;
+  if (planned != nullptr) evidence.of_class.plan.emplace(model.names.front(), planned);
+  return learn_family(model.config, model.weights, evidence);
+}
+
+TEST(ProposedCut, FollowsThePlanOfTransformers) {
+  // A width that no role has: ranks share it, unless the plan cuts it and heads divide it.
+  const auto is_shared = [](const LearnedFamily& learned) {
+    return learned.yaml.find("cut: replicated") != std::string::npos;
+  };
+  EXPECT_TRUE(is_shared(learn_matrix("self_attn.q_proj.weight", {96, 64}, nullptr)));
+  EXPECT_TRUE(
+      is_shared(learn_matrix("self_attn.q_proj.weight", {96, 64}, "colwise_gather_output")));
+  EXPECT_TRUE(is_shared(learn_matrix("self_attn.q_proj.weight", {98, 64}, "colwise")));
+  const LearnedFamily cut = learn_matrix("self_attn.q_proj.weight", {96, 64}, "colwise");
+  EXPECT_FALSE(is_shared(cut)) << cut.yaml;
+  EXPECT_NE(cut.yaml.find("cut as planned"), std::string::npos) << cut.yaml;
+  EXPECT_NE(cut.yaml.find("; transformers' tp_plan: colwise"), std::string::npos) << cut.yaml;
+}
+
+TEST(ProposedCut, SettlesFamiliesByThePlan) {
+  // Some families cut it, some have it whole on each rank.
+  EXPECT_EQ(learn_matrix("self_attn.o_proj.weight", {64, 64}, nullptr).questions.size(), 1U);
+  EXPECT_EQ(learn_matrix("self_attn.o_proj.weight", {64, 64}, "rowwise").questions.size(), 0U);
+}
+
+TEST(ProposedCut, AsksWhereThePlanContradictsFamilies) {
+  const auto n_questions = [](const char* planned) {
+    return learn_matrix("mlp.down_proj.weight", {64, 160}, planned).questions.size();
+  };
+  EXPECT_EQ(n_questions(nullptr), 0U);
+  EXPECT_EQ(n_questions("rowwise"), 0U);
+  EXPECT_EQ(n_questions("colwise"), 1U);
+}
+
+TEST(ProposedStack, HasTheOrderOfItsClass) {
+  Listed model;
+  model.config = parse_model_config(
+      R"({"model_type": "odd", "hidden_size": 64, "num_hidden_layers": 1, "num_experts": 4})",
+      "config.json");
+  model.add("model.layers.0.mlp.experts.gate_up_proj", {4, 64, 64});
+  FamilyEvidence evidence;
+  EXPECT_EQ(learn_family(model.config, model.weights, evidence).questions.size(), 2U);
+  evidence.of_class = {.stacks = {model.names.front()},
+                       .order = StackOrder::kInputMajor,
+                       .gate_up = GateUpOrder::kInterleaved};
+  const LearnedFamily learned = learn_family(model.config, model.weights, evidence);
+  EXPECT_TRUE(learned.questions.empty());
+  EXPECT_NE(learned.yaml.find("stack: input-major, gate_up: interleaved"), std::string::npos)
+      << learned.yaml;
+  EXPECT_NE(learned.yaml.find("in turn, as transformers' class has them"), std::string::npos);
+}
+
 TEST(ProposedStack, HasRowsForItsExpertsOneByOne) {
   for (const bool is_turned : {false, true}) {
     const Shape gate_up = is_turned ? Shape{4, 64, 96} : Shape{4, 96, 64};
@@ -532,7 +593,7 @@ TEST(LearnedFamily, AsksAboutWhatNoFamilyHas) {
 TEST(FamilyProof, FindsFusedSetsThatAreNotWhole) {
   Listed model;
   model.config = parse_model_config(R"({"model_type": "odd", "hidden_size": 64,
-      "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4})",
+      "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 160})",
                                     "config.json");
   model.add("layers.0.q.weight", {64, 64});
   model.add("layers.0.k.weight", {64, 64});

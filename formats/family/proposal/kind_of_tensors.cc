@@ -1,0 +1,60 @@
+#include "formats/family/proposal/kind_of_tensors.h"
+
+namespace ingot::formats {
+namespace {
+
+std::vector<StackOrder> told_by_stack(const std::string& pattern, const Kind& kind,
+                                      const Kinds& kinds, const ConfigWidths& widths) {
+  const Shape& shape = *kind.first->shape;
+  std::vector<StackOrder> said = {
+      order_by_shape(kind, usual_row(usual_spelling(pattern, 3).role), widths)};
+  const auto [rows, cols] = kind.first->block;
+  if (kind.is_quantized && rows == 1 && cols > 1) said.push_back(StackOrder::kOutputMajor);
+  if (kind.is_quantized && cols == 1 && rows > 1) said.push_back(StackOrder::kInputMajor);
+  for (const std::string_view ending : {"_bias", ".bias"}) {
+    const auto bias = kinds.find(std::string(stem_of(pattern)).append(ending));
+    if (bias == kinds.end() || shape[1] == shape[2]) continue;
+    const Shape& lengths = *bias->second.first->shape;
+    if (lengths.size() != 2 || !bias->second.has_one_shape) continue;
+    if (lengths[1] == shape[1]) said.push_back(StackOrder::kOutputMajor);
+    if (lengths[1] == shape[2]) said.push_back(StackOrder::kInputMajor);
+  }
+  return said;
+}
+
+}  // namespace
+
+bool is_stack(const std::string& pattern, const Kind& kind) {
+  const Role role = usual_spelling(pattern, 3).role;
+  return kind.first->shape->size() == 3 &&
+         (role == Role::kExpertsGateUp || role == Role::kExpertsDown);
+}
+
+StackOrder order_by_shape(const Kind& kind, const UsualRow& usual, const ConfigWidths& widths) {
+  const Shape& shape = *kind.first->shape;
+  const auto is = [&](std::uint64_t size, std::string_view likely) {
+    return widths.is_one_of(size, likely);
+  };
+  if (!kind.has_one_shape || shape.size() < 2) return StackOrder::kNone;
+  const std::uint64_t first = shape[shape.size() - 2], second = shape.back();
+  const bool is_output_major = is(first, usual.out) && is(second, usual.in);
+  const bool is_input_major = is(first, usual.in) && is(second, usual.out);
+  if (is_output_major == is_input_major) return StackOrder::kNone;
+  return is_output_major ? StackOrder::kOutputMajor : StackOrder::kInputMajor;
+}
+
+StackOrder order_of_stack(const std::string& pattern, const Kinds& kinds,
+                          const ConfigWidths& widths) {
+  StackOrder order = StackOrder::kNone;
+  for (const auto& [other, kind] : kinds) {
+    if (module_of(other) != module_of(pattern) || !is_stack(other, kind)) continue;
+    for (const StackOrder own : told_by_stack(other, kind, kinds, widths)) {
+      if (own == StackOrder::kNone) continue;
+      if (order != StackOrder::kNone && order != own) return StackOrder::kNone;
+      order = own;
+    }
+  }
+  return order;
+}
+
+}  // namespace ingot::formats
