@@ -15,17 +15,17 @@ namespace ingot::cli {
 /// Bytes that one loader takes of a checkpoint on each rank.
 struct LoaderBytes {
   const engines::Loader* loader = nullptr;
-  std::vector<std::uint64_t> asked;  ///< by rank: bytes of the tensors or files that it asks for
-  std::vector<std::uint64_t> read;   ///< by rank: bytes that come from storage or the page cache
+  std::vector<std::uint64_t> asked;  ///< bytes of the tensors or files that it asks for, by rank
+  std::vector<std::uint64_t> read;   ///< bytes that come from storage or the page cache, by rank
 };
 
 /// The load of a checkpoint, by loader, and the ways to make it less.
 struct Loading {
   shard::Topology topology;
-  std::uint64_t n_bytes = 0;       ///< of all tensors
-  std::uint64_t unused_bytes = 0;  ///< of tensors that only a draft model uses
+  std::uint64_t n_bytes = 0;       ///< bytes of all tensors
+  std::uint64_t unused_bytes = 0;  ///< bytes of tensors that only a draft model uses
   std::size_t n_files = 0;
-  std::vector<LoaderBytes> loaders;  ///< in the order of engines::loaders()
+  std::vector<LoaderBytes> loaders;  ///< rows in the order of engines::loaders()
   std::vector<std::string> advice;   ///< sentences, the largest gain first
 };
 
