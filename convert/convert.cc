@@ -127,6 +127,12 @@ Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& optio
   plan.warnings = source.remarks();
   for (std::string& remark : plan.recipe.remarks(source.tensors()))
     plan.warnings.push_back(std::move(remark));
+  const auto warn_of = [&](const auto& statistics, std::string_view option) {
+    if (statistics == nullptr) return;
+    if (auto text = statistics->warning(option)) plan.warnings.push_back(std::move(*text));
+  };
+  warn_of(plan.recipe.choices.activation_scales, "--activation-scales");
+  warn_of(plan.recipe.choices.importance, "--importance");
   // Decide: scheme and storage of every tensor, for the shapes of all else follow from them. An
   // option is idle only when every decision has gone without it.
   refuse_unknown(plan);

@@ -192,6 +192,7 @@ Conversion plan_conversion(ConvertOptions& options, JobOptions& job, ConversionR
 Conversion plan_conversion(const ConvertOptions& options, ConversionRequest request,
                            std::shared_ptr<const Checkpoint> opened, std::size_t threads) {
   open_scales_from(options.target, options.family, threads, request.recipe.choices);
+  require_own_statistics(request.recipe.choices, *opened);
   if (const auto n_layers = request.recipe.choices.n_layers) {
     opened = std::make_shared<const Checkpoint>(
         formats::with_first_layers(std::move(opened), *n_layers));

@@ -39,7 +39,15 @@ std::uint32_t router_groups(const Checkpoint& source) {
 }
 
 verify::ExpertLoads loads_of(const BalanceFlags& flags, const Checkpoint& source) {
-  if (!flags.loads.empty()) return verify::read_expert_loads(flags.loads, source);
+  if (!flags.loads.empty()) {
+    const std::filesystem::path path(flags.loads);
+    if (path.extension() != ".json" && !std::filesystem::is_directory(path)) {
+      warn_of(flags.loads,
+              {"one file of statistics has no fingerprint of its model, so nothing says "
+               "that it is this model's (ingot calibrate --out DIRECTORY writes one)"});
+    }
+    return verify::read_expert_loads(path, source);
+  }
   verify::ExpertLoads loads;
   read_text(flags, source, "counting tokens by layer",
             [&](std::span<const verify::Prompt> documents, const verify::RunOptions& options) {
@@ -105,9 +113,9 @@ std::function<int()> declare_balance(FlagTable& table) {
        text,
        {"--loads",
         &flags->loads,
-        "tokens per expert that were counted: a file of ingot calibrate, or JSON "
+        "tokens per expert that were counted: a directory or file of ingot calibrate, or JSON "
         "{\"layers\": {\"3\": [tokens, ...]}} (.json)",
-        {.kind = ValueKind::kFile}},
+        {.kind = ValueKind::kPath}},
        {"--ep",
         &flags->ep,
         "ranks that share the experts",

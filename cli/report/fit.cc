@@ -60,6 +60,7 @@ Fit planned_fit(const FitFlags& flags, SlicingFlags slicing, const formats::Chec
   convert::Recipe recipe = make_recipe(flags.target);
   open_scales_from(flags.target, std::string(source.family().name), available_processors(),
                    recipe.choices);
+  require_own_statistics(recipe.choices, source);
   // An engine reads the whole checkpoint and cuts it itself, into the same slices.
   convert::choose_for_engine(recipe, source, *formats::find_layout("hf"));
   recipe.choices.engine = nullptr;

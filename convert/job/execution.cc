@@ -45,8 +45,12 @@ Execution::Execution(const Plan& plan, const Claim& claim, const ExecuteOptions&
   if (choices.repair && plan_.options.links) stamps_.expect_links();
   stamps_.keep_files_of(plan_.source);
   if (choices.scales_from) stamps_.keep_files_of(*choices.scales_from);
-  if (choices.activation_scales) stamps_.add(choices.activation_scales->file());
-  if (choices.importance) stamps_.add(choices.importance->file());
+  const auto add_files = [&](const auto& statistics) {
+    if (statistics == nullptr) return;
+    for (const StampedFile& file : statistics->files()) stamps_.add(file);
+  };
+  add_files(choices.activation_scales);
+  add_files(choices.importance);
 }
 
 ExecuteReport Execution::publish_again() {

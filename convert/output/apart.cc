@@ -150,8 +150,12 @@ JobInputs inputs_of(const Plan& plan) {
   const Choices& choices = plan.recipe.choices;
   JobInputs inputs{.folders = {plan.source.directory()}};
   if (choices.scales_from) inputs.folders.push_back(choices.scales_from->directory());
-  if (choices.activation_scales) inputs.files.push_back(choices.activation_scales->file().path);
-  if (choices.importance) inputs.files.push_back(choices.importance->file().path);
+  const auto add_files = [&](const auto& statistics) {
+    if (statistics == nullptr) return;
+    for (const StampedFile& file : statistics->files()) inputs.files.push_back(file.path);
+  };
+  add_files(choices.activation_scales);
+  add_files(choices.importance);
   return inputs;
 }
 

@@ -21,9 +21,8 @@ constexpr std::string_view kHasBias =
     "static W8A8 of modelslim folds a layer's bias into quant_bias, which this version does not "
     "do; use --activations dynamic, or keep";
 constexpr std::string_view kNoSource =
-    "--activations static needs --activation-scales FILE.safetensors (ingot calibrate SOURCE "
-    "--text "
-    "TEXT --out FILE.safetensors makes it), or --input-scale 1, for";
+    "--activations static needs --activation-scales STATS (ingot calibrate SOURCE --text TEXT "
+    "--out STATS makes it), or --input-scale 1, for";
 
 bool is_asymmetric(const formats::StorageRow& row) {
   return std::any_of(row.parts.begin(), row.parts.end(),
@@ -55,9 +54,9 @@ bool knows(const Importance& importance, const formats::LogicalTensor& tensor,
            ErrorList& refusals) {
   const std::string_view module = formats::module_name(tensor.name);
   const auto place = importance.find(module);
-  if (!place || place->count == tensor.shape.back()) return place.has_value();
+  if (!place || place->count() == tensor.shape.back()) return place.has_value();
   refusals.add(ErrorCode::kShapeMismatch, module,
-               "--importance has {} columns where the weight has {}", place->count,
+               "--importance has {} columns where the weight has {}", place->count(),
                tensor.shape.back());
   return false;
 }

@@ -1,100 +1,34 @@
 #include "convert/recipe/statistics.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <span>
+#include <utility>
 
 #include <fmt/format.h>
 
-#include "check/stored_hashes.h"
-#include "formats/container/safetensors.h"
-#include "formats/records/activation_statistics.h"
+#include "check/model_fingerprint.h"
+#include "formats/base/error.h"
 
 namespace ingot::convert {
 
+using formats::CalibrationStatistics;
+using formats::StatisticTensor;
+
 namespace {
 
-using formats::DType;
-using formats::StoredTensor;
-
-// The contents of a header.
-struct Found {
-  std::map<std::string, ModuleStatistics, std::less<>> modules;
-  FilledExperts filled;
+// All that is known of a module's input.
+struct ModuleStatistics {
+  std::optional<StatisticTensor> min, max, amax;
 };
 
-struct Statistic {
-  std::string_view suffix;
-  std::optional<StatisticPlace> ModuleStatistics::*place;
-  bool is_one;  // else one per column
-};
-constexpr std::array kStatistics = {
-    Statistic{formats::kInputMin, &ModuleStatistics::min, true},
-    Statistic{formats::kInputMax, &ModuleStatistics::max, true},
-    Statistic{formats::kInputAmax, &ModuleStatistics::amax, true},
-    Statistic{formats::kInputMeanSquare, &ModuleStatistics::mean_square, false}};
-
-Error corrupt(const StoredTensor& tensor, std::string_view must) {
-  return Error(ErrorCode::kCorrupt, "is {} {}, must be {}", formats::dtype_name(tensor.dtype),
-               formats::shape_text(tensor.shape), must)
-      .in_tensor(tensor.name);
+std::optional<float> read_float(const CalibrationStatistics& file,
+                                const std::optional<StatisticTensor>& tensor) {
+  if (!tensor) return std::nullopt;
+  return file.values(*tensor).front();
 }
 
-// The text before the suffix.
-std::string owner_of(const StoredTensor& tensor, std::string_view suffix) {
-  return tensor.name.substr(0, tensor.name.size() - suffix.size());
-}
-
-bool has_suffix(const StoredTensor& tensor, std::string_view suffix) {
-  return tensor.name.size() > suffix.size() && tensor.name.ends_with(suffix);
-}
-
-void add_statistic(const StoredTensor& tensor, const Statistic& statistic, Found& found) {
-  if (tensor.dtype != DType::kF32 || (statistic.is_one && tensor.n_bytes != sizeof(float)))
-    throw corrupt(tensor, statistic.is_one ? "one F32" : "F32 [K]");
-  if (!statistic.is_one && (tensor.shape.size() != 1 || tensor.n_bytes == 0))
-    throw corrupt(tensor, "F32 [K]");
-  found.modules[owner_of(tensor, statistic.suffix)].*
-      statistic.place = {.offset = tensor.offset, .count = tensor.n_bytes / sizeof(float)};
-}
-
-void add_expert_tokens(const Fd& file, const StoredTensor& tensor, Found& found) {
-  if (tensor.dtype != DType::kI64 || tensor.shape.size() != 1) throw corrupt(tensor, "I64 [E]");
-  std::vector<std::int64_t> tokens(tensor.n_bytes / sizeof(std::int64_t));
-  file.read_exact(std::as_writable_bytes(std::span(tokens)), tensor.offset);
-  std::vector<std::uint64_t> unreached;
-  for (std::size_t expert = 0; expert < tokens.size(); ++expert) {
-    if (tokens[expert] < 0) {
-      throw Error(ErrorCode::kCorrupt, "says that expert {} saw {} tokens", expert, tokens[expert])
-          .in_tensor(tensor.name);
-    }
-    if (tokens[expert] == 0) unreached.push_back(expert);
-  }
-  if (!unreached.empty())
-    found.filled.emplace(owner_of(tensor, formats::kExpertTokens), std::move(unreached));
-}
-
-void add_tensor(const Fd& file, const StoredTensor& tensor, Found& found) {
-  for (const Statistic& statistic : kStatistics) {
-    if (has_suffix(tensor, statistic.suffix)) return add_statistic(tensor, statistic, found);
-  }
-  if (has_suffix(tensor, formats::kExpertTokens)) return add_expert_tokens(file, tensor, found);
-  throw Error(ErrorCode::kCorrupt,
-              "is none of MODULE.input_min, MODULE.input_max, MODULE.input_amax, "
-              "MODULE.input_mean_square, LAYER.expert_tokens")
-      .in_tensor(tensor.name);
-}
-
-std::optional<float> read_float(const StatisticsFile& file,
-                                const std::optional<StatisticPlace>& place) {
-  if (!place) return std::nullopt;
-  return file.values(*place).front();
-}
-
-// Nullopt for modules of which only other statistics are known.
-std::optional<InputRange> range_of(const StatisticsFile& file, std::string_view module,
-                                   const ModuleStatistics& statistics) {
+InputRange range_of(const CalibrationStatistics& file, std::string_view module,
+                    const ModuleStatistics& statistics) {
   const auto refuse = [&](std::string_view what) {
     return Error(ErrorCode::kCorrupt, std::string(what)).in_tensor(module);
   };
@@ -102,10 +36,7 @@ std::optional<InputRange> range_of(const StatisticsFile& file, std::string_view 
   const auto amax = read_float(file, statistics.amax);
   if (amax && (!(*amax >= 0) || !std::isfinite(*amax)))
     throw refuse(fmt::format("has an input_amax of {}", *amax));
-  if (!min && !max) {
-    if (!amax) return std::nullopt;
-    return InputRange{.min = -*amax, .max = *amax};
-  }
+  if (!min && !max) return InputRange{.min = -*amax, .max = *amax};
   if (!min || !max) {
     throw refuse(fmt::format("needs both input_min and input_max{}",
                              amax ? " in addition to its input_amax, or neither" : ""));
@@ -122,37 +53,44 @@ std::optional<InputRange> range_of(const StatisticsFile& file, std::string_view 
 
 }  // namespace
 
-void StatisticsFile::open(
-    const std::filesystem::path& path,
-    const std::function<void(const std::string&, const ModuleStatistics&)>& take) {
-  ErrorList errors;
-  const auto collect = [&](const auto& body) {
-    try {
-      body();
-    } catch (const Error& error) {
-      errors.add(error);
-    }
-  };
-  file_ = Fd::open_for_reading(path);
-  stamp_ = file_.stamp();
-  Found found;
-  for (const StoredTensor& tensor : formats::read_safetensors_header(file_).tensors)
-    collect([&] { add_tensor(file_, tensor, found); });
-  filled_ = std::move(found.filled);
-  for (const auto& [module, statistics] : found.modules)
-    collect([&, &module = module, &statistics = statistics] { take(module, statistics); });
+void Statistics::open(const std::filesystem::path& path) {
+  file_ = std::make_shared<const CalibrationStatistics>(CalibrationStatistics::open(path));
+  file_->for_each(formats::kExpertTokens,
+                  [&](const std::string& layer, const StatisticTensor& tensor) {
+                    const std::vector<std::int64_t> tokens = file_->counts(tensor);
+                    std::vector<std::uint64_t> unreached;
+                    for (std::size_t expert = 0; expert < tokens.size(); ++expert) {
+                      if (tokens[expert] == 0) unreached.push_back(expert);
+                    }
+                    if (!unreached.empty()) filled_.emplace(layer, std::move(unreached));
+                  });
+}
+
+void Statistics::throw_if_any(const ErrorList& errors) const {
   try {
     errors.throw_if_any();
   } catch (Error& error) {
-    throw error.in_file(file_.path());
+    throw error.in_file(file_->path().string());
   }
-  hash_ = check::hash_file(file_.path());
 }
 
-std::vector<float> StatisticsFile::values(const StatisticPlace& place) const {
-  std::vector<float> list(place.count);
-  file_.read_exact(std::as_writable_bytes(std::span(list)), place.offset);
-  return list;
+std::vector<StampedFile> Statistics::files() const {
+  std::vector<StampedFile> files;
+  for (const auto& [path, stamp] : file_->stamps()) files.push_back({path, stamp});
+  return files;
+}
+
+void Statistics::require_made_from(const formats::Checkpoint& source,
+                                   std::string_view option) const {
+  check::require_same_model(*file_, source, option);
+}
+
+std::optional<std::string> Statistics::warning(std::string_view option) const {
+  if (file_->record() != nullptr) return std::nullopt;
+  return fmt::format(
+      "{} {}: one file of statistics has no fingerprint of its model, so nothing says that it is "
+      "this model's (ingot calibrate --out DIRECTORY writes one)",
+      option, file_->path().string());
 }
 
 void InputRange::include(const InputRange& other) {
@@ -162,10 +100,25 @@ void InputRange::include(const InputRange& other) {
 
 ActivationScales ActivationScales::read(const std::filesystem::path& path) {
   ActivationScales scales;
-  scales.open(path, [&](const std::string& module, const ModuleStatistics& statistics) {
-    if (const auto range = range_of(scales, module, statistics))
-      scales.values_.emplace(module, *range);
-  });
+  scales.open(path);
+  std::map<std::string, ModuleStatistics> modules;
+  for (const auto& [ending, member] : {std::pair{formats::kInputMin, &ModuleStatistics::min},
+                                       {formats::kInputMax, &ModuleStatistics::max},
+                                       {formats::kInputAmax, &ModuleStatistics::amax}}) {
+    scales.file().for_each(
+        ending, [&, member = member](const std::string& module, const StatisticTensor& tensor) {
+          modules[module].*member = tensor;
+        });
+  }
+  ErrorList errors;
+  for (const auto& [module, statistics] : modules) {
+    try {
+      scales.values_.emplace(module, range_of(scales.file(), module, statistics));
+    } catch (const Error& error) {
+      errors.add(error);
+    }
+  }
+  scales.throw_if_any(errors);
   return scales;
 }
 
@@ -185,18 +138,21 @@ InputScale asymmetric_input_scale(const InputRange& range) {
 
 Importance Importance::read(const std::filesystem::path& path) {
   Importance importance;
-  importance.open(path, [&](const std::string& module, const ModuleStatistics& statistics) {
-    if (!statistics.mean_square) return;
-    const std::vector<float> values = importance.values(*statistics.mean_square);
-    const auto bad = std::ranges::find_if_not(
-        values, [](float value) { return value >= 0 && std::isfinite(value); });
-    if (bad != values.end()) {
-      throw Error(ErrorCode::kCorrupt, "has a mean square of {} in column {}", *bad,
-                  bad - values.begin())
-          .in_tensor(module);
-    }
-    importance.values_.emplace(module, *statistics.mean_square);
-  });
+  importance.open(path);
+  ErrorList errors;
+  importance.file().for_each(
+      formats::kInputMeanSquare, [&](const std::string& module, const StatisticTensor& tensor) {
+        const std::vector<float> values = importance.file().values(tensor);
+        const auto bad = std::ranges::find_if_not(
+            values, [](float value) { return value >= 0 && std::isfinite(value); });
+        if (bad != values.end()) {
+          errors.add(ErrorCode::kCorrupt, module, "has a mean square of {} in column {}", *bad,
+                     bad - values.begin());
+          return;
+        }
+        importance.values_.emplace(module, tensor);
+      });
+  importance.throw_if_any(errors);
   return importance;
 }
 

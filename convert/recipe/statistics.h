@@ -1,19 +1,22 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "convert/recipe/source_stamps.h"
-#include "formats/base/fd.h"
+#include "formats/base/error.h"
 #include "formats/base/hash.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/records/calibration.h"
 #include "formats/storage/encoding.h"
 
-// Files of activation statistics (docs/formats.md, "Activation statistics").
+// Statistics of activations (docs/formats.md, "Activation statistics").
 
 namespace ingot::convert {
 
@@ -21,46 +24,35 @@ namespace ingot::convert {
 /// are those of their peers.
 using FilledExperts = std::map<std::string, std::vector<std::uint64_t>, std::less<>>;
 
-/// The place of a tensor's values in such a file.
-struct StatisticPlace {
-  std::uint64_t offset = 0;  ///< absolute
-  std::uint64_t count = 0;   ///< number of F32 values
-};
-
-/// Statistics in such a file about the input of one module.
-struct ModuleStatistics {
-  std::optional<StatisticPlace> min, max, amax, mean_square;
-};
-
-/// A file of statistics: opened, its header read, and of its values only expert_tokens.
-class StatisticsFile {
+/// Statistics of activations, of which an option names the directory or the file.
+class Statistics {
  public:
-  /// The hash of the file, for the record.
-  [[nodiscard]] const Hash128& hash() const { return hash_; }
-  [[nodiscard]] StampedFile file() const { return {file_.path(), stamp_}; }
+  /// The hash of all of them, for the record.
+  [[nodiscard]] const Hash128& hash() const { return file_->hash(); }
+  [[nodiscard]] std::vector<StampedFile> files() const;
   [[nodiscard]] const FilledExperts& filled() const { return filled_; }
-  /// Values of the file. Safe from many threads.
-  [[nodiscard]] std::vector<float> values(const StatisticPlace& place) const;
+  [[nodiscard]] const formats::CalibrationStatistics& file() const { return *file_; }
+  /// Throws kMismatch, naming `option`, for a directory that was made from another model.
+  void require_made_from(const formats::Checkpoint& source, std::string_view option) const;
+  /// Says that one file does not tell which model it was made from; nullopt for a directory.
+  [[nodiscard]] std::optional<std::string> warning(std::string_view option) const;
 
  protected:
-  /// Calls take(module, statistics) for every module. Throws kCorrupt, collected, for other names,
-  /// dtypes or shapes, for a negative number of tokens, and for errors of `take`; also throws as
-  /// read_safetensors_header does.
-  void open(const std::filesystem::path& path,
-            const std::function<void(const std::string&, const ModuleStatistics&)>& take);
+  /// Throws as CalibrationStatistics::open() does.
+  void open(const std::filesystem::path& path);
+  /// Throws collected errors with the path.
+  void throw_if_any(const ErrorList& errors) const;
 
  private:
-  Fd file_;
-  FileStamp stamp_;
+  std::shared_ptr<const formats::CalibrationStatistics> file_;
   FilledExperts filled_;
-  Hash128 hash_;
 };
 
-/// Such a file as a table of one thing that it tells of modules.
+/// Statistics as a table of one thing that they tell of modules.
 template <typename Value>
-class StatisticsTable : public StatisticsFile {
+class StatisticsTable : public Statistics {
  public:
-  /// Returns nullopt for modules that the file does not tell it of.
+  /// Returns nullopt for modules that the statistics do not tell it of.
   [[nodiscard]] std::optional<Value> find(std::string_view module) const {
     const auto found = values_.find(module);
     return found == values_.end() ? std::nullopt : std::optional(found->second);
@@ -89,7 +81,7 @@ struct InputScale {
 /// meaning both signs of it; each one finite F32.
 class ActivationScales : public StatisticsTable<InputRange> {
  public:
-  /// Throws kCorrupt, collected, for faults that StatisticsFile refuses, values that are not
+  /// Throws kCorrupt, collected, for faults that open() refuses, values that are not
   /// finite, a minimum above its maximum, half of a pair, and an input_amax that is not that of its
   /// pair.
   static ActivationScales read(const std::filesystem::path& path);
@@ -106,9 +98,9 @@ InputScale asymmetric_input_scale(const InputRange& range);
 /// How much the columns of weights matter: mean squares of the inputs that they are multiplied
 /// with, from a file of activation statistics. The values stay in the file, which for a large model
 /// is larger than memory should be.
-class Importance : public StatisticsTable<StatisticPlace> {
+class Importance : public StatisticsTable<formats::StatisticTensor> {
  public:
-  /// Looks at every value once. Throws kCorrupt, collected, as StatisticsFile does and for mean
+  /// Looks at every value once. Throws kCorrupt, collected, as open() does and for mean
   /// squares that are negative or not finite. A module has one per column of its weight.
   static Importance read(const std::filesystem::path& path);
 };

@@ -137,7 +137,7 @@ BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, Til
     release_.emplace(*choices.scales_from, choices.scales_from->tensors()[planned_.scales]);
   if (planned_.is_weighted) {
     const auto place = choices.importance->find(formats::module_name(tensor_.name));
-    importance_ = choices.importance->values(place.value());
+    importance_ = choices.importance->file().values(place.value());
   }
   if (amax && to_.global != nullptr) {
     const bool divides = planned_.storage->global_divides;

@@ -96,17 +96,19 @@ void declare_verification(FlagTable& table, MeasurementOptions& flags,
                                   {.kind = ValueKind::kFile}}});
   declare_gates(table, options.thresholds, options.requirements);
   declare_measurement_options(table, flags, is_pair);
-  table.add(FlagGroup::kComparison,
-            {{"--reference",
-              &options.reference,
-              "compare one checkpoint with activations recorded elsewhere (safetensors)",
-              {.kind = ValueKind::kFile,
-               .idle = belongs_to("one checkpoint; give either it or a second directory",
-                                  [is_pair] { return !is_pair(); })}},
-             {"--activation-scales",
-              &options.activation_scales,
-              "file of ingot calibrate that static scales are compared with, by structure",
-              {.kind = ValueKind::kFile}}});
+  table.add(
+      FlagGroup::kComparison,
+      {{"--reference",
+        &options.reference,
+        "compare one checkpoint with activations recorded elsewhere (safetensors)",
+        {.kind = ValueKind::kFile,
+         .idle = belongs_to("one checkpoint; give either it or a second directory",
+                            [is_pair] { return !is_pair(); })}},
+       {"--activation-scales",
+        &options.activation_scales,
+        "statistics of ingot calibrate, a directory or a file, that static scales are compared "
+        "with, by structure",
+        {.kind = ValueKind::kPath}}});
 }
 
 verify::VerificationOptions measurement_options(const MeasurementOptions& flags) {

@@ -104,6 +104,12 @@ void open_scales_from(const TargetFlags& flags, const std::string& family, std::
   choices.scales_from = std::move(release);
 }
 
+void require_own_statistics(const convert::Choices& choices, const formats::Checkpoint& source) {
+  if (choices.activation_scales)
+    choices.activation_scales->require_made_from(source, "--activation-scales");
+  if (choices.importance) choices.importance->require_made_from(source, "--importance");
+}
+
 Recipe make_recipe(const TargetFlags& flags) {
   Recipe recipe;
   if (!flags.recipe_file.empty()) recipe = read_recipe(flags.recipe_file);
@@ -166,9 +172,9 @@ std::vector<Flag> choice_flags(TargetFlags& flags) {
              "and scheme)"),
       {"--activation-scales",
        &flags.activation_scales,
-       "safetensors file with MODULE.input_amax, or .input_min and .input_max, for static "
-       "activations: the output of ingot calibrate",
-       {.kind = ValueKind::kFile}},
+       "ranges of inputs for static activations: a directory that ingot calibrate wrote, or a "
+       "safetensors file with MODULE.input_amax, or .input_min and .input_max",
+       {.kind = ValueKind::kPath}},
       choice(flags, "--input-scale", "one scale for every static input instead of a file, e.g. 1"),
       choice(flags, "--fp8-grid",
              "FP8 scales: amax, or ue8m0 (powers of two); default: as in the source, else amax"),
@@ -185,9 +191,9 @@ std::vector<Flag> choice_flags(TargetFlags& flags) {
              "INT4, else 128)"),
       {"--importance",
        &flags.importance,
-       "weight the errors of columns by the mean squares in this file, which ingot calibrate "
-       "writes, when scales are searched",
-       {.kind = ValueKind::kFile}},
+       "weight the errors of columns by the mean squares in this directory or file, which ingot "
+       "calibrate writes, when scales are searched",
+       {.kind = ValueKind::kPath}},
       choice(flags, "--via", "values pass through f32 (default), or bf16, as if cast first")};
 }
 

@@ -36,6 +36,9 @@ convert::Recipe make_recipe(const TargetFlags& flags);
 /// Opens the release whose scales are taken over, where one was given.
 void open_scales_from(const TargetFlags& flags, const std::string& family, std::size_t threads,
                       convert::Choices& choices);
+/// Throws kMismatch for statistics of activations that were made from another model than `source`,
+/// which is seen as it was opened.
+void require_own_statistics(const convert::Choices& choices, const formats::Checkpoint& source);
 
 /// The flags --layout, --tp and their kin, as given.
 struct SlicingFlags {

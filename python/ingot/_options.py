@@ -48,8 +48,8 @@ class InspectOptions(TypedDict, total=False):
     quantize_attention: nvfp4, mxfp4, int4: attention projections too
     activations: how the engine treats activations: weight-only, dynamic or static (default: by dialect and
         scheme)
-    activation_scales: safetensors file with MODULE.input_amax, or .input_min and .input_max, for static
-        activations: the output of ingot calibrate
+    activation_scales: ranges of inputs for static activations: a directory that ingot calibrate wrote, or a
+        safetensors file with MODULE.input_amax, or .input_min and .input_max
     input_scale: one scale for every static input instead of a file, e.g. 1
     fp8_grid: FP8 scales: amax, or ue8m0 (powers of two); default: as in the source, else amax
     scales_from: take the FP8 block or INT4 scales of this release instead of computing them
@@ -57,8 +57,8 @@ class InspectOptions(TypedDict, total=False):
         signed (mse, and negative scales too)
     group_size: INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is INT4, else
         128)
-    importance: weight the errors of columns by the mean squares in this file, which ingot calibrate writes,
-        when scales are searched
+    importance: weight the errors of columns by the mean squares in this directory or file, which ingot
+        calibrate writes, when scales are searched
     via: values pass through f32 (default), or bf16, as if cast first
     tp: tensor parallelism
     ep: expert parallelism
@@ -155,8 +155,8 @@ class BalanceOptions(TypedDict, total=False):
     """Options:
 
     text: text to read: a .txt file as one document, JSON {"docs": [...]}, or JSON lines (.jsonl); - is stdin
-    loads: tokens per expert that were counted: a file of ingot calibrate, or JSON {"layers": {"3": [tokens,
-        ...]}} (.json)
+    loads: tokens per expert that were counted: a directory or file of ingot calibrate, or JSON {"layers": {"3":
+        [tokens, ...]}} (.json)
     slots: places for experts on all ranks together (default: one for each expert); the busiest experts are in
         several
     nodes: machines that the ranks run on: groups of experts stay within one where the router has as many
@@ -212,8 +212,8 @@ class ConvertOptions(TypedDict, total=False):
     quantize_attention: nvfp4, mxfp4, int4: attention projections too
     activations: how the engine treats activations: weight-only, dynamic or static (default: by dialect and
         scheme)
-    activation_scales: safetensors file with MODULE.input_amax, or .input_min and .input_max, for static
-        activations: the output of ingot calibrate
+    activation_scales: ranges of inputs for static activations: a directory that ingot calibrate wrote, or a
+        safetensors file with MODULE.input_amax, or .input_min and .input_max
     input_scale: one scale for every static input instead of a file, e.g. 1
     fp8_grid: FP8 scales: amax, or ue8m0 (powers of two); default: as in the source, else amax
     scales_from: take the FP8 block or INT4 scales of this release instead of computing them
@@ -221,8 +221,8 @@ class ConvertOptions(TypedDict, total=False):
         signed (mse, and negative scales too)
     group_size: INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is INT4, else
         128)
-    importance: weight the errors of columns by the mean squares in this file, which ingot calibrate writes,
-        when scales are searched
+    importance: weight the errors of columns by the mean squares in this directory or file, which ingot
+        calibrate writes, when scales are searched
     via: values pass through f32 (default), or bf16, as if cast first
     experts: routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor per expert and
         projection); default: as loaders of the target read them
@@ -465,7 +465,8 @@ class VerifyOptions(TypedDict, total=False):
     mem_limit: memory budget
     threads: threads (default: every processor)
     reference: compare one checkpoint with activations recorded elsewhere (safetensors)
-    activation_scales: file of ingot calibrate that static scales are compared with, by structure
+    activation_scales: statistics of ingot calibrate, a directory or a file, that static scales are compared
+        with, by structure
     part: compare only part I of N of the weights, I from 0, and print a report of the part, which is to be
         joined
     join: join the reports of all parts, given in place of the checkpoints, to the one report of an undivided

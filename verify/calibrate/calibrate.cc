@@ -20,7 +20,7 @@
 #include "formats/container/safetensors.h"
 #include "formats/files/folder.h"
 #include "formats/files/named_file.h"
-#include "formats/records/activation_statistics.h"
+#include "formats/records/calibration.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/memory_plan.h"
 #include "inference/model/layer_stream.h"

@@ -7,13 +7,13 @@
 
 #include <fmt/format.h>
 
+#include "check/model_fingerprint.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/words.h"
-#include "formats/container/safetensors.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
-#include "formats/records/activation_statistics.h"
+#include "formats/records/calibration.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/memory_plan.h"
 #include "inference/model/layer_stream.h"
@@ -57,18 +57,16 @@ class Reader {
         config_(source.config()),
         layers_(shard::layers_with_experts(source)) {}
 
-  ExpertLoads from_statistics(const Fd& file) {
-    const formats::SafetensorsHeader header = formats::read_safetensors_header(file);
-    for (const formats::StoredTensor& tensor : header.tensors) {
-      if (!tensor.name.ends_with(formats::kExpertTokens)) continue;
-      if (tensor.dtype != formats::DType::kI64 || tensor.shape != formats::Shape{n_experts()})
-        refuse(tensor.name, fmt::format("is not I64 [{}]", n_experts()));
-      std::vector<std::uint64_t>& tokens =
-          layer(tensor.name.substr(0, tensor.name.size() - formats::kExpertTokens.size()));
-      tokens.resize(n_experts());
-      file.read_exact(std::as_writable_bytes(std::span(tokens)), tensor.offset);
-      for (const std::uint64_t count : tokens) require_count(count, tensor.name);
-    }
+  ExpertLoads from_statistics(const formats::CalibrationStatistics& statistics) {
+    statistics.for_each(formats::kExpertTokens, [&](const std::string& name,
+                                                    const formats::StatisticTensor& tensor) {
+      const std::vector<std::int64_t> counts = statistics.counts(tensor);
+      if (counts.size() != n_experts())
+        refuse(name, fmt::format("has {} experts, not {}", counts.size(), n_experts()));
+      std::vector<std::uint64_t>& tokens = layer(name);
+      tokens.assign(counts.begin(), counts.end());
+      for (const std::uint64_t count : tokens) require_count(count, name);
+    });
     return std::move(loads_);
   }
 
@@ -159,10 +157,15 @@ ExpertLoads read_expert_loads(const std::filesystem::path& path,
                               const formats::Checkpoint& source) {
   try {
     Reader reader(path, source);
+    const auto from_statistics = [&] {
+      const auto statistics = formats::CalibrationStatistics::open(path);
+      check::require_same_model(statistics, source, "--loads");
+      return reader.from_statistics(statistics);
+    };
     ExpertLoads loads = path.extension() == ".json"
                             ? reader.from_json(formats::parse_json(
                                   read_text_file(path, kMaxJsonBytes), path.string()))
-                            : reader.from_statistics(Fd::open_for_reading(path));
+                            : from_statistics();
     if (loads.empty())
       throw Error(ErrorCode::kCorrupt, "has no counts of tokens per expert (ingot calibrate)");
     return loads;

@@ -22,9 +22,10 @@ using ExpertLoads = std::map<std::uint32_t, std::vector<std::uint64_t>>;
 ExpertLoads count_expert_loads(const formats::Checkpoint& source, std::span<const Prompt> documents,
                                const RunOptions& options);
 
-/// Reads counts: the `LAYER.expert_tokens` of a file of activation statistics, or JSON
-/// {"layers": {"3": [tokens, ...]}}. kCorrupt for anything else, kMismatch for another number of
-/// experts than the model has, a layer without experts, or one that is named twice.
+/// Reads counts: the `LAYER.expert_tokens` of statistics of activations, a directory or one file,
+/// or JSON {"layers": {"3": [tokens, ...]}}. kCorrupt for anything else, kMismatch for a directory
+/// of another model, another number of experts than the model has, a layer without experts, or one
+/// that is named twice.
 ExpertLoads read_expert_loads(const std::filesystem::path& path, const formats::Checkpoint& source);
 
 }  // namespace ingot::verify

@@ -6,9 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "formats/base/fd.h"
-#include "formats/container/safetensors.h"
-#include "formats/records/activation_statistics.h"
+#include "check/model_fingerprint.h"
+#include "formats/records/calibration.h"
 #include "verify/structure/structure_comparisons.h"
 
 namespace ingot::verify {
@@ -49,23 +48,15 @@ struct Statistics {
   }
 };
 
-std::map<std::string, Statistics> read_statistics(const std::filesystem::path& path) {
-  const Fd file = Fd::open_for_reading(path);
+std::map<std::string, Statistics> read_statistics(const formats::CalibrationStatistics& file) {
   std::map<std::string, Statistics> modules;
-  for (const StoredTensor& tensor : formats::read_safetensors_header(file).tensors) {
-    for (const auto& [end, member] : {std::pair{formats::kInputMin, &Statistics::min},
-                                      {formats::kInputMax, &Statistics::max},
-                                      {formats::kInputAmax, &Statistics::amax}}) {
-      if (!tensor.name.ends_with(end)) continue;
-      if (tensor.dtype != formats::DType::kF32 || tensor.n_bytes != sizeof(float)) {
-        throw Error(ErrorCode::kCorrupt, "is no F32 number")
-            .in_file(path.string())
-            .in_tensor(tensor.name);
-      }
-      float value = 0;
-      file.read_exact(std::as_writable_bytes(std::span(&value, 1)), tensor.offset);
-      modules[tensor.name.substr(0, tensor.name.size() - end.size())].*member = value;
-    }
+  for (const auto& [end, member] : {std::pair{formats::kInputMin, &Statistics::min},
+                                    {formats::kInputMax, &Statistics::max},
+                                    {formats::kInputAmax, &Statistics::amax}}) {
+    file.for_each(end, [&, member = member](const std::string& module,
+                                            const formats::StatisticTensor& tensor) {
+      modules[module].*member = file.values(tensor).front();
+    });
   }
   return modules;
 }
@@ -98,10 +89,12 @@ float stored_scale(const Checkpoint& output, std::uint32_t index) {
 
 }  // namespace
 
-std::uint64_t compare_input_scales(const Checkpoint& output,
+std::uint64_t compare_input_scales(const Checkpoint& source, const Checkpoint& output,
                                    const std::filesystem::path& statistics,
                                    check::Findings& found) {
-  const std::map<std::string, Statistics> modules = read_statistics(statistics);
+  const auto opened = formats::CalibrationStatistics::open(statistics);
+  check::require_same_model(opened, source, "--activation-scales");
+  const std::map<std::string, Statistics> modules = read_statistics(opened);
   std::map<std::string, Range> joint;
   for (const LogicalTensor& tensor : output.tensors()) {
     if (!tensor.encoding.stored.has(Part::kInputScale)) continue;

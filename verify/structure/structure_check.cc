@@ -372,7 +372,8 @@ class StructureCheck {
     if (!model.is_understood() || is_one_rank_of(model)) return;
     report_.tensors = compare_tensors(source_.model, model, manifest, found_);
     if (!options_.activation_scales.empty()) {
-      report_.input_scales = compare_input_scales(model, options_.activation_scales, found_);
+      report_.input_scales =
+          compare_input_scales(source_.model, model, options_.activation_scales, found_);
     }
     compare_activations(source_.model, model, wanted_of(manifest), found_);
     for (const auto& [file, config] : configs_)

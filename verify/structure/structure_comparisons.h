@@ -102,10 +102,12 @@ void compare_activations(const formats::Checkpoint& source, const formats::Check
                          const Wanted& wanted, check::Findings& found);
 
 /// Finds ("structure.input-scale") static scales of activations in the output that are not those
-/// which a file of activation statistics (docs/formats.md) gives: of the range that weights have
-/// together which loaders fuse, symmetric, or Ascend's asymmetric one. A module that the file does
-/// not have is a warning. Returns how many were compared. Throws kCorrupt, kIo for the file.
-std::uint64_t compare_input_scales(const formats::Checkpoint& output,
+/// which statistics of activations (docs/formats.md) give: of the range that weights have together
+/// which loaders fuse, symmetric, or Ascend's asymmetric one. A module that they do not have is a
+/// warning. Returns how many were compared. Throws kCorrupt, kIo for the files, kMismatch where
+/// they are those of another model than `source`.
+std::uint64_t compare_input_scales(const formats::Checkpoint& source,
+                                   const formats::Checkpoint& output,
                                    const std::filesystem::path& statistics, check::Findings& found);
 
 /// Reads every tensor of which slices hold bytes more than once, and finds those whose replicas

@@ -79,7 +79,8 @@ TEST_F(ActivationFile, IsRefusedWhenItIsNotOne) {
   refuse({number("a.input_amax", 1), number("a.input_max", 1)}, {"a", "in addition"});
   refuse({{"a.input_amax", "BF16", {1}, "\x80\x3f"}}, {"a.input_amax", "must be one F32"});
   refuse({{"a.input_amax", "F32", {2}}}, {"a.input_amax", "must be one F32"});
-  refuse({number("x.bad", 1), number("a.input_min", 1)}, {"x.bad", "needs both"});
+  refuse({number("x.bad", 1), number("y.bad", 1)}, {"x.bad", "y.bad"});
+  refuse({number("b.input_max", 1), number("a.input_min", 1)}, {"'a'", "'b'"});
 }
 
 TEST(InputScales, FollowTheFormulasOfTheirDialects) {
