@@ -81,15 +81,16 @@ void LayerStream::in_stage(std::size_t stage, std::size_t l, Matrix& out, const 
     };
     compute(shown);
     result.states = std::move(out);
-    if (spec_.indexer() != nullptr) result.selection = selection_;
+    if (spec_.indexer() != nullptr) result.selection = earlier_[0].selection;
   }
   result = share_result(context_.comm, l, stage, is_here ? &result : nullptr);
   out = std::move(result.states);
   if (is_here) return;
-  selection_ = std::move(result.selection);
+  Selection& selection = earlier_[0].selection;
+  selection = std::move(result.selection);
   if (taps.router && !result.experts.empty()) taps.router(l, result.experts, result.weights);
-  for (std::size_t r = 0; taps.indexer && r < selection_.size(); ++r) {
-    if (!selection_[r].empty()) taps.indexer(l, r, selection_[r]);
+  for (std::size_t r = 0; taps.indexer && r < selection.size(); ++r) {
+    if (!selection[r].empty()) taps.indexer(l, r, selection[r]);
   }
 }
 
@@ -100,29 +101,65 @@ void LayerStream::layer(std::size_t l, Matrix& hidden, std::span<const Row> rows
   head_.reset();
   const auto at = static_cast<std::uint32_t>(l);
   const std::size_t stage = context_.rank.n_stages() > 1 ? context_.rank.stages.stage_of(at) : 0;
-  in_stage(stage, l, hidden, taps, [&](const Taps& shown) {
-    const StepRows grouped(rows);
-    KvCache cache = cache_of(l, grouped);
-    const auto experts = experts_of(at);
-    const DecoderLayer layer(weights_, context_, at, 0, experts.get());
-    const std::size_t source = spec_.keys_of(l);
-    INGOT_CHECK(source == l || keys_.contains(source));
-    layer.forward(context_, hidden, grouped, cache, selection_, shown,
-                  source == l ? nullptr : &keys_.at(source));
-    std::erase_if(keys_, [&](const auto& kept) { return spec_.last_reader(kept.first) <= l; });
-    if (spec_.last_reader(l) > l) keys_.insert_or_assign(l, std::move(cache));
-    if (spec_.visits(l) == 1 || l + 1 < spec_.loop->end) return;
-    visit_again(spec_, 0, hidden, [&](std::size_t of_loop, const LoopVisit& again) {
-      const auto number = static_cast<std::uint32_t>(of_loop);
-      KvCache own = cache_of(of_loop, grouped);
-      const auto own_experts = experts_of(number);
-      const LoopVisit visit{.sources = again.sources, .is_last = again.is_last};
-      DecoderLayer(weights_, context_, number, 0, own_experts.get())
-          .forward(context_, hidden, grouped, own, selection_, shown, nullptr, &visit);
-      if (again.is_last && of_loop < l) show_hidden(spec_, taps, of_loop + 1, hidden);
-    });
-  });
+  in_stage(stage, l, hidden, taps,
+           [&](const Taps& shown) { LoadedLayer(*this, l).run(0, hidden, rows, shown); });
   if (spec_.visits(l) == 1 || l + 1 == spec_.loop->end) show_hidden(spec_, taps, l + 1, hidden);
+}
+
+LayerStream::LoadedLayer LayerStream::load(std::size_t l) {
+  INGOT_CHECK(context_.rank.n_stages() == 1);
+  head_.reset();
+  return {*this, l};
+}
+
+LayerStream::LoadedLayer::LoadedLayer(LayerStream& stream, std::size_t l)
+    : stream_(stream), l_(l), experts_(stream.experts_of(static_cast<std::uint32_t>(l))) {
+  if (l < stream.spec_.n_main) {
+    layer_.emplace(stream.weights_, stream.context_, static_cast<std::uint32_t>(l), 0,
+                   experts_.get());
+  } else {
+    mtp_.emplace(stream.weights_, stream.context_, experts_.get());
+  }
+}
+
+void LayerStream::LoadedLayer::run(std::size_t batch, Matrix& hidden, std::span<const Row> rows,
+                                   const Taps& taps) {
+  const ModelSpec& spec = stream_.spec_;
+  const StepRows grouped(rows);
+  Earlier& earlier = stream_.earlier_[batch];
+  KvCache cache = stream_.cache_of(l_, grouped);
+  const std::size_t source = spec.keys_of(l_);
+  INGOT_CHECK(layer_ && (source == l_ || earlier.keys.contains(source)));
+  layer_->forward(stream_.context_, hidden, grouped, cache, earlier.selection, taps,
+                  source == l_ ? nullptr : &earlier.keys.at(source));
+  std::erase_if(earlier.keys, [&](const auto& kept) { return spec.last_reader(kept.first) <= l_; });
+  if (spec.last_reader(l_) > l_) earlier.keys.insert_or_assign(l_, std::move(cache));
+  if (spec.visits(l_) > 1 && l_ + 1 == spec.loop->end)
+    visit_again(hidden, grouped, earlier.selection, taps);
+}
+
+void LayerStream::LoadedLayer::visit_again(Matrix& hidden, const StepRows& grouped,
+                                           Selection& selection, const Taps& taps) {
+  const ModelSpec& spec = stream_.spec_;
+  inference::visit_again(spec, 0, hidden, [&](std::size_t of_loop, const LoopVisit& again) {
+    const auto number = static_cast<std::uint32_t>(of_loop);
+    KvCache own = stream_.cache_of(of_loop, grouped);
+    const auto own_experts = stream_.experts_of(number);
+    const LoopVisit visit{.sources = again.sources, .is_last = again.is_last};
+    DecoderLayer(stream_.weights_, stream_.context_, number, 0, own_experts.get())
+        .forward(stream_.context_, hidden, grouped, own, selection, taps, nullptr, &visit);
+    if (again.is_last && of_loop < l_) show_hidden(spec, taps, of_loop + 1, hidden);
+  });
+}
+
+Matrix LayerStream::LoadedLayer::mtp(std::size_t batch, const Matrix& embedded,
+                                     const Matrix& normed, std::span<const Row> rows,
+                                     const Taps& taps) {
+  INGOT_CHECK(mtp_ && normed.rows() == rows.size());
+  const StepRows grouped(rows);
+  KvCache cache = stream_.cache_of(l_, grouped);
+  return mtp_->forward(stream_.context_, embedded, normed, grouped, cache,
+                       stream_.earlier_[batch].selection, taps);
 }
 
 Matrix LayerStream::final_norm(const Matrix& hidden) {
@@ -144,11 +181,7 @@ Matrix LayerStream::mtp(const Matrix& normed, std::span<const Row> rows, const T
   Matrix out;
   in_stage(context_.rank.n_stages() - 1, spec_.n_main, out, taps, [&](const Taps& shown) {
     const Matrix tokens = embedded(rows);
-    const StepRows grouped(rows);
-    KvCache cache = cache_of(spec_.n_main, grouped);
-    const auto experts = experts_of(static_cast<std::uint32_t>(spec_.n_main));
-    const MtpLayer layer(weights_, context_, experts.get());
-    out = layer.forward(context_, tokens, normed, grouped, cache, selection_, shown);
+    out = LoadedLayer(*this, spec_.n_main).mtp(0, tokens, normed, rows, shown);
   });
   return out;
 }

@@ -63,6 +63,32 @@ class LayerStream {
   /// `rows[i].token`.
   [[nodiscard]] Matrix mtp(const Matrix& normed, std::span<const Row> rows, const Taps& taps = {});
 
+  /// A layer in memory, for rows in several batches of whole sequences, each numbered from 0: what
+  /// layer() and mtp() compute of all rows at once, with the layer read once. What later layers
+  /// need of a batch is kept by its number, so number batches alike in every layer. Only one is in
+  /// memory at a time; none over ranks.
+  class LoadedLayer {
+   public:
+    void run(std::size_t batch, Matrix& hidden, std::span<const Row> rows, const Taps& taps);
+    /// `embedded`: what embed() makes of the rows.
+    [[nodiscard]] Matrix mtp(std::size_t batch, const Matrix& embedded, const Matrix& normed,
+                             std::span<const Row> rows, const Taps& taps);
+
+   private:
+    friend class LayerStream;
+    LoadedLayer(LayerStream& stream, std::size_t l);
+    void visit_again(Matrix& hidden, const StepRows& grouped, Selection& selection,
+                     const Taps& taps);
+
+    LayerStream& stream_;
+    std::size_t l_;
+    std::unique_ptr<ExpertStore> experts_;
+    std::optional<DecoderLayer> layer_;
+    std::optional<MtpLayer> mtp_;
+  };
+  /// Reads a main layer, or the MTP layer (l == spec().n_main); call them in order.
+  [[nodiscard]] LoadedLayer load(std::size_t l);
+
   /// Runs the same calls as the first rank's stream until it is released.
   void follow();
   void release_followers();
@@ -85,8 +111,12 @@ class LayerStream {
   StepContext context_;
   std::uint64_t weight_limit_;
   WeightStore weights_;
-  Selection selection_;
-  std::map<std::size_t, KvCache> keys_;  // keys of earlier layers that later ones still read
+  /// Choices and keys that later layers take from earlier ones, of one batch of rows.
+  struct Earlier {
+    Selection selection;
+    std::map<std::size_t, KvCache> keys;  // keys of earlier layers that later ones still read
+  };
+  std::map<std::size_t, Earlier> earlier_;  // by batch
   bool has_mtp_ = false;
   std::optional<OutputHead> head_;  // while nothing else is read
 };

@@ -326,10 +326,11 @@ Sums ExpertGroup::run_own(const StepContext& context, const Matrix& x, const Rou
     Matrix out = run_one(expert, rows, parts);
     // Slices of an output are not rounded before they are added.
     if (context.rank.topology.etp == 1) round_between(context.profile, out.values());
-    for (std::size_t i = 0; i < uses.size(); ++i) {
-      const float weight = weighs_input ? 1.0F : uses[i].weight;
-      add_output(places_, uses[i].row, expert, weight, out.row(i), sums);
-    }
+    std::vector<float> weights;
+    for (const Use& use : uses) weights.push_back(weighs_input ? 1.0F : use.weight);
+    if (parts.seen && places_.is_routed(expert)) parts.seen(expert, weights, out);
+    for (std::size_t i = 0; i < uses.size(); ++i)
+      add_output(places_, uses[i].row, expert, weights[i], out.row(i), sums);
   }
   return sums;
 }

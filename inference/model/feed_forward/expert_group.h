@@ -55,6 +55,10 @@ class ExpertGroup {
     std::function<Matrix(const Expert& expert, const Matrix& rows)> routed;
     std::function<Matrix(const Matrix& rows)> shared;  ///< all shared experts
     std::uint64_t* n_tokens = nullptr;  ///< counts rows that experts of this rank are given
+    /// Shown what a routed expert of this rank gives its tokens, and the weight of each; may be
+    /// empty. Only where experts meet in the tensor group.
+    std::function<void(std::uint32_t expert, std::span<const float> weights, const Matrix& outputs)>
+        seen = {};
   };
   /// Sums over experts of weight x output, one row per token. `shared` is empty where there are no
   /// shared experts, or where `routed` has them.

@@ -379,11 +379,17 @@ Matrix Mixture::forward(const LayerStep& step, const Matrix& state) const {
   if (!norm_.empty()) own = normed(context, state, norm_);
   if (!pool_.empty()) own = normed(context, rounded_product(context, pool_, state), pool_norm_);
   const Matrix& x = own.cols() == 0 ? state : own;
-  const ExpertGroup::Parts parts{
+  if (step.taps.mixture) step.taps.mixture(layer_, x);
+  ExpertGroup::Parts parts{
       .routed = [&](const Expert& expert,
                     const Matrix& rows) { return routed_output(context, expert, rows); },
       .shared = [&](const Matrix& rows) { return shared_output(context, rows, routing); },
       .n_tokens = step.taps.expert_tokens};
+  if (step.taps.expert) {
+    parts.seen = [&](std::uint32_t expert, std::span<const float> weights, const Matrix& outputs) {
+      step.taps.expert(layer_, expert, weights, outputs);
+    };
+  }
   ExpertGroup::Sums sums = group_.run(context, x, routing, parts);
   add_identity_experts(x, routing, sums.routed);
   if (context.profile == Profile::kBf16) {

@@ -77,6 +77,7 @@ void LayerStep::show(const Selection& chosen) const {
 }
 
 void LayerStep::write(std::size_t stream, MatrixView<const float> values) const {
+  if (taps.cache) taps.cache(layer, first_stream, stream, values);
   for (const SequenceRun& run : rows.runs) {
     for (std::size_t i = 0; i < run.count; ++i) {
       cache.write(run.sequence, cache_layer, first_stream + stream, run.first_position + i,

@@ -47,6 +47,18 @@ struct Taps {
   /// Positions that a row attends to, ascending; only where the indexer had to choose.
   std::function<void(std::size_t layer, std::size_t row, std::span<const std::uint32_t> positions)>
       indexer;
+  /// Input of the routed experts of a layer, one row per row of the step.
+  std::function<void(std::size_t layer, const Matrix& x)> mixture = {};
+  /// Outputs of a routed expert, one row per token that chose it, and the weight that each is
+  /// multiplied with. Not shown where tokens travel to other ranks.
+  std::function<void(std::size_t layer, std::uint32_t expert, std::span<const float> weights,
+                     const Matrix& outputs)>
+      expert = {};
+  /// Vectors that a block caches, one row per row of the step; `first_stream` tells the blocks of a
+  /// layer apart, `stream` is the number within the block (layer_cache.h).
+  std::function<void(std::size_t layer, std::size_t first_stream, std::size_t stream,
+                     MatrixView<const float> values)>
+      cache = {};
   /// Counts choices of router and indexer, where it is not null.
   NearTies* near_ties = nullptr;
   /// Counts tokens given to the experts of this rank, over all layers, where it is not null.
