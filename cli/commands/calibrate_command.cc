@@ -1,5 +1,10 @@
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,7 +15,9 @@
 #include "cli/terminal/terminal.h"
 #include "convert/output/version.h"
 #include "formats/base/error.h"
+#include "formats/container/safetensors.h"
 #include "formats/json/json.h"
+#include "formats/text/spelling.h"
 #include "library/options/flag_table.h"
 #include "report/figures.h"
 #include "verify/calibrate/calibrate.h"
@@ -24,7 +31,58 @@ using verify::CalibrationReport;
 
 struct CalibrateFlags : CalibrationFlags {
   std::string out;
+  std::string without;
+  bool resume = false;
 };
+
+/// Products that --without leaves out of a directory.
+struct Product {
+  std::string_view word;
+  bool verify::CalibrationOptions::*is_there;
+};
+constexpr std::array kProducts = {Product{"cache", &verify::CalibrationOptions::cache},
+                                  Product{"blocks", &verify::CalibrationOptions::blocks},
+                                  Product{"moments", &verify::CalibrationOptions::moments}};
+
+bool writes_directory(const CalibrateFlags& flags) {
+  return !flags.out.ends_with(formats::kWeightsSuffix);
+}
+
+void leave_out(std::string_view words, verify::CalibrationOptions& what) {
+  while (!words.empty()) {
+    const std::string_view word = words.substr(0, words.find(','));
+    words.remove_prefix(std::min(words.size(), word.size() + 1));
+    const auto* const product = std::ranges::find(kProducts, word, &Product::word);
+    if (product == kProducts.end()) refuse_word("--without", word, kProducts, &Product::word);
+    what.*product->is_there = false;
+  }
+}
+
+// Says before the first layer how much disk is needed.
+std::string need_text(const CalibrateFlags& flags, const verify::CalibrationNeed& need) {
+  std::string text = fmt::format(
+      "note: {} takes {}, and {} for activations until it ends; {}\n", flags.out,
+      bytes_text(need.statistics), bytes_text(need.spilled),
+      need.batches == 1
+          ? "all documents go through a layer together"
+          : fmt::format("documents go through a layer in {} batches", count_text(need.batches)));
+  if (need.steps_done > 0) {
+    text += fmt::format("note: an earlier run has done {} of {} layers\n",
+                        count_text(need.steps_done), count_text(need.steps));
+  }
+  return text;
+}
+
+verify::CalibrationOptions calibration_options(const CalibrateFlags& flags) {
+  verify::CalibrationOptions what;
+  what.resume = flags.resume;
+  what.tool_version = convert::kVersion;
+  leave_out(flags.without, what);
+  what.announce = [&flags](const verify::CalibrationNeed& need) {
+    if (need.spilled > 0) notes() << need_text(flags, need);
+  };
+  return what;
+}
 
 std::string report_text(const CalibrateFlags& flags, const CalibrationReport& report) {
   std::string text = fmt::format("{}: inputs of {} modules over {} tokens in {} context window{}\n",
@@ -48,15 +106,18 @@ Json report_json(const CalibrateFlags& flags, const CalibrationReport& report) {
           {"documents", report.documents},
           {"tokens", report.tokens},
           {"modules", report.modules},
+          {"bytes", report.n_bytes},
           {"unvisited", formats::json_list(report.unvisited, unvisited_json)}};
 }
 
-int run_calibrate(const CalibrateFlags& flags) {
+int run_calibrate(CalibrateFlags& flags) {
+  if (writes_directory(flags)) flags.left = "--resume continues behind the last finished layer";
   const formats::Checkpoint source = open_source(flags);
   CalibrationReport report;
   read_text(flags, source, "calibrating layers",
             [&](std::span<const verify::Prompt> documents, const verify::RunOptions& options) {
-              report = verify::calibrate(source, documents, flags.out, options);
+              report = verify::calibrate(source, documents, flags.out, options,
+                                         calibration_options(flags));
             });
   if (answer().is_json) {
     answer().add(report_json(flags, report));
@@ -70,20 +131,37 @@ int run_calibrate(const CalibrateFlags& flags) {
 
 std::function<int()> declare_calibrate(FlagTable& table) {
   auto flags = std::make_shared<CalibrateFlags>();
-  table.add(FlagGroup::kCommon,
-            {required("directory", &flags->directory, kDirectoryHelp, ValueKind::kCheckpoint),
-             text_flag(*flags),
-             required_output("--out", &flags->out, "safetensors file to write; must be absent",
-                             ValueKind::kFile),
-             max_tokens_flag(*flags)});
+  table.add(
+      FlagGroup::kCommon,
+      {required("directory", &flags->directory, kDirectoryHelp, ValueKind::kCheckpoint),
+       text_flag(*flags),
+       required_output("--out", &flags->out,
+                       "directory to write, or with a name in .safetensors one file with only "
+                       "ranges, mean squares and counts; must be absent",
+                       ValueKind::kPath),
+       max_tokens_flag(*flags)});
+  table.add(
+      FlagGroup::kTarget,
+      {{"--without",
+        &flags->without,
+        "leave out of the directory: cache (ranges of keys and values), blocks (second moments "
+        "of 16 inputs each), moments (those of all inputs, the largest); a list",
+        {.words = words_of(kProducts, &Product::word),
+         .idle = belongs_to("a directory", [flags] { return writes_directory(*flags); })}}});
   add_source_and_job(table, *flags);
+  table.add(FlagGroup::kJob,
+            {{"--resume",
+              &flags->resume,
+              "continue a directory whose calibration was stopped or killed; the "
+              "options must be the same",
+              {.idle = belongs_to("a directory", [flags] { return writes_directory(*flags); })}}});
   table.add(FlagGroup::kReport, {progress_flag(&flags->progress), json_flag(&answer().is_json)});
   table.footer =
       "Examples:\n"
-      "  ingot calibrate DeepSeek-V3.2 --text sample.json --out statistics.safetensors\n"
-      "  ingot convert DeepSeek-V3.2 OUT --to nvfp4 --importance statistics.safetensors\n"
+      "  ingot calibrate DeepSeek-V3.2 --text sample.json --out stats\n"
+      "  ingot convert DeepSeek-V3.2 OUT --to nvfp4 --importance stats\n"
       "  ingot convert DeepSeek-V3.2 OUT --to int8 --dialect modelslim --activations static "
-      "--activation-scales statistics.safetensors";
+      "--activation-scales stats";
   return [flags] { return run_calibrate(*flags); };
 }
 

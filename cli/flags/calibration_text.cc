@@ -82,7 +82,8 @@ void read_text(const CalibrationFlags& flags, const formats::Checkpoint& source,
                                         const verify::RunOptions& options)>& count) {
   shard::require_all_ranks(source);
   const std::vector<verify::Prompt> documents = read_documents(flags, source);
-  const StopScope stop = stop_at_signals("a text was read; nothing was written");
+  const std::string what = fmt::format("a text was read; {}", flags.left);
+  const StopScope stop = stop_at_signals(what);
   const std::size_t threads = threads_of(flags.threads);
   Progress progress(flags.progress, phase, Progress::Unit::kSteps);
   count(documents,

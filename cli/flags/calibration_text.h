@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "formats/checkpoint/checkpoint.h"
 #include "library/options/flag_table.h"
@@ -16,6 +17,8 @@ struct CalibrationFlags {
   std::string directory, text, family, mem_limit = "4GiB", progress = "auto";
   std::size_t max_tokens = 0;  ///< tokens of the text that are read; 0: all
   std::size_t threads = 0;     ///< 0: one for each processor
+  /// The rest that a signal leaves, in words.
+  std::string_view left = "nothing was written";
 };
 
 Flag text_flag(CalibrationFlags& flags);

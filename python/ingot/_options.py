@@ -138,17 +138,22 @@ class CalibrateOptions(TypedDict, total=False):
     """Options:
 
     max_tokens: stop after so many tokens (default: read all)
+    without: leave out of the directory: cache (ranges of keys and values), blocks (second moments of 16 inputs
+        each), moments (those of all inputs, the largest); a list
     family: model family instead of config.json's
     family_file: a file that describes the model's family (docs/families.md)
     mem_limit: memory budget
     threads: threads (default: every processor)
+    resume: continue a directory whose calibration was stopped or killed; the options must be the same
     """
 
     max_tokens: int
+    without: str | int | float
     family: str | int | float
     family_file: Path
     mem_limit: Size
     threads: int
+    resume: bool
 
 
 class BalanceOptions(TypedDict, total=False):

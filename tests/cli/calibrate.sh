@@ -36,4 +36,36 @@ expect 2 "would be enough" "$ingot" calibrate "$example" --text "$work/text.txt"
 expect 2 "leave a choice" "$ingot" convert "$example" "$work/none" --to mxfp8 --importance "$work/a.safetensors"
 expect 2 "no/such" "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/no/such/c.safetensors"
 [ ! -e "$work/c.safetensors" ] || fail "a refused calibration left a file"
+
+# A directory, its products, and whose it is.
+expect 0 "modules" "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/stats"
+grep -q "for activations until it ends" "$work/stderr" || fail "the disk that it takes is not announced"
+[ "$(ls -A "$work/stats" | tr '\n' ' ')" = "blocks.safetensors cache.safetensors calibration.json inputs.safetensors moments " ] || fail "other files: $(ls -A "$work/stats")"
+grep -q fox "$work"/stats/* 2>/dev/null && fail "statistics hold the text"
+expect 0 "modules" "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/few" --without moments,blocks --threads 1
+cmp "$work/stats/inputs.safetensors" "$work/few/inputs.safetensors" || fail "other products change the ranges"
+[ ! -e "$work/few/moments" ] && [ ! -e "$work/few/blocks.safetensors" ] || fail "--without left nothing out"
+expect 2 "moment" "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/none" --without moment
+expect 2 "belongs to a directory" "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/none.safetensors" --without moments
+expect 2 "holds no calibration" "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/none" --resume
+expect 2 "stats" "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/stats"
+for statistics in a.safetensors stats; do
+  "$ingot" convert "$example" "$work/by-$statistics" --to nvfp4 --importance "$work/$statistics" --progress never >/dev/null 2>"$work/stderr" || fail "--importance $statistics"
+  cp "$work/stderr" "$work/said-$statistics"
+done
+grep -q "no fingerprint" "$work/said-a.safetensors" || fail "one file is taken without a warning"
+grep -q "no fingerprint" "$work/said-stats" && fail "a directory has no fingerprint"
+for file in "$work"/by-stats/*.safetensors; do
+  cmp "$file" "$work/by-a.safetensors/${file##*/}" || fail "a directory gives other weights than a file"
+done
+expect 0 "PASS" "$ingot" verify "$example" "$work/scaled" --activation-scales "$work/stats"
+cp -r "$example" "$work/tuned"
+python3 "$(dirname "$0")/../../scripts/scale_tensor.py" "$work/tuned" model.layers.0.mlp.up_proj.weight_scale_inv 2 >/dev/null || fail "edit"
+for words in "convert $work/tuned $work/none --to nvfp4 --importance $work/stats" \
+  "convert $work/tuned $work/none --to nvfp4 --dialect modelopt --activations static --activation-scales $work/stats" \
+  "balance $work/tuned --loads $work/stats --ep 4 --out $work/none" \
+  "verify $work/tuned $work/scaled --activation-scales $work/stats"; do
+  # shellcheck disable=SC2086
+  expect 2 "run ingot calibrate on it" "$ingot" $words
+done
 finish

@@ -59,7 +59,7 @@ status = p.wait()
 assert status == -number, f"status {status} instead of {-number}: {' '.join(command)}"
 P
 }
-for line in "SIGINT calibrate $example --text $work/text.txt --out $work/statistics" \
+for line in "SIGINT calibrate $example --text $work/text.txt --out $work/statistics.safetensors" \
             "SIGTERM balance $example --text $work/text.txt --ep 2 --out $work/map.json" \
             "SIGHUP verify $work/in $work/out" \
             "SIGINT verify $work/in $work/out" \

@@ -1,30 +1,35 @@
 #include "verify/calibrate/calibrate.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <filesystem>
+#include <array>
+#include <cstring>
 #include <map>
+#include <memory>
 #include <optional>
-#include <span>
-#include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
+#include "check/model_fingerprint.h"
+#include "formats/base/checked.h"
 #include "formats/base/error.h"
-#include "formats/base/fd.h"
+#include "formats/base/stop_scope.h"
 #include "formats/container/safetensors.h"
 #include "formats/files/folder.h"
+#include "formats/files/free_space.h"
 #include "formats/files/named_file.h"
+#include "formats/json/json.h"
 #include "formats/records/calibration.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/memory_plan.h"
 #include "inference/model/layer_stream.h"
+#include "verify/calibrate/cache_ranges.h"
 #include "verify/calibrate/input_statistics.h"
+#include "verify/calibrate/layer_moments.h"
+#include "verify/calibrate/planned_file.h"
+#include "verify/calibrate/spilled_rows.h"
+#include "verify/calibrate/statistics_directory.h"
 #include "verify/outputs/prompt_rows.h"
 
 namespace ingot::verify {
@@ -38,164 +43,220 @@ using inference::Row;
 
 namespace {
 
-std::string owned(std::string_view owner, std::string_view suffix) {
-  return fmt::format("{}{}", owner, suffix);
+// Names of a module and its places in tables.
+constexpr std::uint64_t kBytesPerModule = 1024;
+// Rows of hidden states that are alive at once: those of a batch, before and behind, and normed.
+constexpr std::uint64_t kStatesAtOnce = 3;
+
+std::string owned(std::string_view owner, std::string_view ending) {
+  return fmt::format("{}{}", owner, ending);
 }
 
 std::string name_of_layer(std::uint32_t layer) {
   return fmt::format("model.layers.{}", layer);
 }
 
-std::vector<TensorSpec> specs_of(std::span<const CalibratedModule> modules,
-                                 std::span<const std::uint32_t> moe_layers, std::size_t n_experts) {
-  std::vector<TensorSpec> specs;
-  for (const CalibratedModule& module : modules) {
-    for (const std::string_view one : {formats::kInputAmax, formats::kInputMin, formats::kInputMax})
-      specs.push_back({.name = owned(module.name, one), .dtype = DType::kF32, .shape = {1}});
-    specs.push_back({.name = owned(module.name, formats::kInputMeanSquare),
-                     .dtype = DType::kF32,
-                     .shape = {module.width}});
-  }
-  for (const std::uint32_t layer : moe_layers) {
-    specs.push_back({.name = owned(name_of_layer(layer), formats::kExpertTokens),
-                     .dtype = DType::kI64,
-                     .shape = {n_experts}});
-  }
-  std::sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
-    return formats::writes_before(a.dtype, a.name, b.dtype, b.name);
-  });
-  return specs;
-}
-
-/// The file of activation statistics (docs/formats.md) while it is made: laid out beforehand,
-/// filled in any order under another name, which goes away unless it is published.
-class StatisticsFile {
- public:
-  /// `n_experts` of each of `moe_layers`. kExists when `path` is there; kNoSpace when the file does
-  /// not fit.
-  StatisticsFile(std::filesystem::path path, std::span<const CalibratedModule> modules,
-                 std::span<const std::uint32_t> moe_layers, std::size_t n_experts,
-                 std::uint64_t documents, std::uint64_t tokens)
-      : StatisticsFile(std::move(path)) {
-    const std::vector<TensorSpec> specs = specs_of(modules, moe_layers, n_experts);
-    const std::pair<std::string, std::string> metadata[] = {
-        {"ingot_calibration", "1"},
-        {"documents", std::to_string(documents)},
-        {"tokens", std::to_string(tokens)}};
-    const std::string header = formats::safetensors_header_text(specs, metadata);
-    std::uint64_t offset = header.size();
-    for (const TensorSpec& spec : specs) {
-      offsets_.emplace(spec.name, offset);
-      offset += formats::byte_count(spec.dtype, spec.shape).value();
-    }
-    file_.reserve(offset);
-    file_.write_exact(std::as_bytes(std::span(header)), 0);
-  }
-  ~StatisticsFile() {
-    std::error_code unused;
-    if (!is_published_) std::filesystem::remove(partial_, unused);
-  }
-  StatisticsFile(const StatisticsFile&) = delete;
-  StatisticsFile& operator=(const StatisticsFile&) = delete;
-
-  void write(const CalibratedModule& module, const InputSummary& summary) {
-    INGOT_CHECK(summary.mean_square.size() == module.width);
-    const float amax = summary.amax();
-    put(owned(module.name, formats::kInputAmax), std::as_bytes(std::span(&amax, 1)));
-    put(owned(module.name, formats::kInputMin), std::as_bytes(std::span(&summary.min, 1)));
-    put(owned(module.name, formats::kInputMax), std::as_bytes(std::span(&summary.max, 1)));
-    put(owned(module.name, formats::kInputMeanSquare),
-        std::as_bytes(std::span(summary.mean_square)));
-  }
-  void write_expert_tokens(std::uint32_t layer, std::span<const std::int64_t> tokens) {
-    put(owned(name_of_layer(layer), formats::kExpertTokens), std::as_bytes(tokens));
-  }
-  /// Everything written is on disk under its name.
-  void publish() {
-    INGOT_CHECK(offsets_.empty());
-    file_.sync();
-    file_.close();
-    require_absent_file(path_);
-    rename_file(partial_, path_);
-    is_published_ = true;
-    sync_directory(path_.has_parent_path() ? path_.parent_path() : std::filesystem::path("."));
-  }
-
- private:
-  // Once this one has made the file, the destructor removes it, whatever the other throws.
-  explicit StatisticsFile(std::filesystem::path path) : path_(std::move(path)), partial_(path_) {
-    require_absent_file(path_);
-    partial_.replace_filename(fmt::format(".{}.ingot-partial", path_.filename().string()));
-    file_ = Folder::open(std::filesystem::absolute(partial_).parent_path())
-                .replace(partial_.filename(), O_WRONLY);
-  }
-
-  void put(const std::string& name, std::span<const std::byte> bytes) {
-    const auto offset = offsets_.find(name);
-    INGOT_CHECK(offset != offsets_.end());
-    file_.write_exact(bytes, offset->second);
-    offsets_.erase(offset);
-  }
-
-  std::filesystem::path path_, partial_;
-  Fd file_;
-  std::map<std::string, std::uint64_t, std::less<>> offsets_;
-  bool is_published_ = false;
-};
-
-// Rows of the documents; those of the MTP layer follow from them.
-std::vector<PromptSpan> document_spans(std::span<const Prompt> documents,
-                                       const inference::ModelSpec& spec) {
+// Throws for documents that cannot be read.
+void require_documents(std::span<const Prompt> documents) {
   if (documents.empty())
     throw Error(ErrorCode::kInvalidArgument, "there is no document to calibrate with");
   for (std::size_t i = 0; i < documents.size(); ++i) {
     if (!documents[i].ids.empty()) continue;
     throw Error(ErrorCode::kInvalidArgument, "document {} of {} is empty", i + 1, documents.size());
   }
-  return spans_of(documents, spec);
 }
+
+Hash128 text_hash(std::span<const Prompt> documents) {
+  TensorHasher hasher;
+  for (const Prompt& document : documents) {
+    const std::uint64_t n = document.ids.size();
+    hasher.update(std::as_bytes(std::span(&n, 1)));
+    hasher.update(std::as_bytes(std::span(document.ids)));
+  }
+  return hasher.finish();
+}
+
+/// Documents that go through a layer together, and their places among the rows of all.
+struct DocumentBatch {
+  std::vector<PromptSpan> spans, next;  // next: rows of the MTP layer
+  std::vector<Row> rows, next_rows;
+  std::uint64_t first_row = 0, first_next = 0;
+};
+
+std::vector<DocumentBatch> batches_of(std::span<const Prompt> documents,
+                                      const inference::ModelSpec& spec, std::size_t count) {
+  std::uint64_t n_tokens = 0;
+  for (const Prompt& document : documents) n_tokens += document.ids.size();
+  std::vector<DocumentBatch> batches;
+  std::uint64_t done = 0, done_next = 0;
+  for (std::size_t first = 0; first < documents.size();) {
+    const std::uint64_t target = n_tokens * (batches.size() + 1) / count;
+    std::size_t end = first;
+    std::uint64_t n = 0;
+    while (end < documents.size() && (end == first || done + n < target))
+      n += documents[end++].ids.size();
+    DocumentBatch& batch = batches.emplace_back();
+    batch.spans = spans_of(documents.subspan(first, end - first), spec);
+    batch.next = next_token_spans(batch.spans);
+    batch.rows = rows_of(batch.spans, 1);
+    if (!batch.next.empty()) batch.next_rows = rows_of(batch.next, 1);
+    batch.first_row = done;
+    batch.first_next = done_next;
+    done += batch.rows.size();
+    done_next += batch.next_rows.size();
+    first = end;
+  }
+  return batches;
+}
+
+// True if a layer needs more of those before it than the hidden states.
+bool shares_between_layers(const inference::ModelSpec& spec) {
+  if (spec.loop) return true;
+  for (std::size_t l = 0; l < spec.layers.size(); ++l) {
+    const auto* latent = spec.layers[l].find<inference::LatentSpec>();
+    if (spec.keys_of(l) != l || (latent != nullptr && latent->takes_earlier_choice)) return true;
+  }
+  return false;
+}
+
+/// One file of ranges, mean squares and counts under another name, which goes away unless it is
+/// published.
+class SingleFile {
+ public:
+  SingleFile(std::filesystem::path path, PlannedFile& file)
+      : path_(std::move(path)), partial_(path_) {
+    require_absent_file(path_);
+    partial_.replace_filename(fmt::format(".{}.ingot-partial", path_.filename().string()));
+    is_made_ = true;
+    file.create(Folder::open(std::filesystem::absolute(partial_).parent_path()),
+                partial_.filename().string());
+  }
+  ~SingleFile() {
+    std::error_code unused;
+    if (is_made_) std::filesystem::remove(partial_, unused);
+  }
+  SingleFile(const SingleFile&) = delete;
+  SingleFile& operator=(const SingleFile&) = delete;
+
+  void publish() {
+    require_absent_file(path_);
+    rename_file(partial_, path_);
+    is_made_ = false;
+    sync_directory(path_.has_parent_path() ? path_.parent_path() : std::filesystem::path("."));
+  }
+
+ private:
+  std::filesystem::path path_, partial_;
+  bool is_made_ = false;
+};
+
+/// Hidden states between two layers: in one of two files, the other of which gets those behind the
+/// next layer; or in memory, of a single batch.
+class HiddenStates {
+ public:
+  HiddenStates() = default;
+  HiddenStates(const Folder& folder, bool continues, std::uint64_t current) : current_(current) {
+    for (std::uint64_t i = 0; i < files_.size(); ++i) {
+      const std::string name = fmt::format("hidden-{}", i);
+      files_[i] = continues && i == current ? SpilledRows::open(folder, name)
+                                            : SpilledRows::create(folder, name);
+    }
+  }
+
+  [[nodiscard]] Matrix take(const DocumentBatch& batch, std::size_t cols) {
+    if (!files_[0]) return std::move(memory_);
+    return files_[current_]->read(batch.first_row, batch.rows.size(), cols);
+  }
+  void give(const DocumentBatch& batch, Matrix states) {
+    if (!files_[0]) {
+      memory_ = std::move(states);
+    } else {
+      files_[1 - current_]->write(batch.first_row, states.view());
+    }
+  }
+  /// All batches were given: those are taken from now on.
+  void turn() {
+    if (!files_[0]) return;
+    current_ = 1 - current_;
+    files_[current_]->sync();
+  }
+  [[nodiscard]] std::uint64_t current() const { return current_; }
+
+ private:
+  std::array<std::optional<SpilledRows>, 2> files_;
+  std::uint64_t current_ = 0;
+  Matrix memory_;
+};
 
 class Calibration {
  public:
   Calibration(const formats::Checkpoint& source, std::span<const Prompt> documents,
-              const std::filesystem::path& out, const RunOptions& options)
+              const std::filesystem::path& out, const RunOptions& options,
+              const CalibrationOptions& what)
       : source_(source),
+        documents_(documents),
+        out_(out),
         options_(options),
+        what_(what),
+        is_directory_(out.extension() != formats::kWeightsSuffix),
         spec_(inference::model_spec(source.family(), source.config())),
-        spans_(document_spans(documents, spec_)),
-        rows_(rows_of(spans_, 1)),
         modules_(calibrated_modules(source, spec_)),
         statistics_(options.threads),
-        stream_(source, {.profile = inference::Profile::kF32,
-                         .threads = options.threads,
-                         .weight_limit = weight_limit(),
-                         .observer = &statistics_}),
-        n_layers_(spec_.n_main + (stream_.has_mtp() ? 1 : 0)),
-        file_(out, modules_, moe_layers(), n_experts(), documents.size(), rows_.size()) {
+        cache_(source, spec_) {
+    require_documents(documents);
+    const inference::RouterSpec* router = spec_.router();
+    if (is_directory_ && what.blocks) blocks_ = block_inputs(modules_);
+    if (is_directory_ && what.moments)
+      wholes_ = whole_inputs(modules_, router != nullptr && !router->scales_input);
+    const std::uint64_t limit = choose_batches();
+    for (const DocumentBatch& batch : batches_) {
+      n_rows_ += batch.rows.size();
+      n_next_ += batch.next_rows.size();
+    }
+    const auto stream_of = [&](const formats::Checkpoint& model, inference::Profile profile,
+                               inference::InputObserver* observer) {
+      return std::make_unique<LayerStream>(model,
+                                           inference::LayerStreamOptions{.profile = profile,
+                                                                         .threads = options.threads,
+                                                                         .weight_limit = limit,
+                                                                         .observer = observer});
+    };
+    stream_ = stream_of(source, inference::Profile::kF32, &observer_);
+    if (what.quantized != nullptr)
+      quantized_ = stream_of(*what.quantized, inference::Profile::kNative, nullptr);
+    n_layers_ = spec_.n_main + (stream_->has_mtp() ? 1 : 0);
     report_ = {.documents = documents.size(),
-               .tokens = rows_.size(),
+               .tokens = n_rows_,
                .modules = modules_.size(),
                .unvisited = {}};
+    lay_out();
   }
 
   CalibrationReport run() {
-    Matrix hidden = stream_.embed(rows_);
-    for (std::uint32_t l = 0; l < spec_.n_main; ++l) {
-      begin_layer(l);
-      stream_.layer(l, hidden, rows_, statistics_.taps());
-      finish_layer(l);
+    begin_output();
+    try {
+      if (!directory_ || !directory_->is_complete()) compute();
+      finish_output();
+    } catch (const Error& error) {
+      // Nothing was computed before the first step.
+      if (directory_ && error.code() == ErrorCode::kInterrupted && step_ > 0) directory_->keep();
+      throw;
     }
-    const Matrix normed = stream_.final_norm(hidden);
-    begin(modules_of(std::nullopt), 0);
-    see_head(Role::kHead, normed);
-    finish();
-    hidden = {};
-    if (stream_.has_mtp()) run_mtp(normed);
-    file_.publish();
     return std::move(report_);
   }
 
  private:
+  // Shows what the forward pass shows to those who look at the layer.
+  struct Observer final : inference::InputObserver {
+    explicit Observer(Calibration& owner) : of(owner) {}
+    void see(std::string_view weight, std::size_t matrix,
+             formats::MatrixView<const float> x) override {
+      of.statistics_.see(weight, matrix, x);
+      if (of.layer_moments_) of.layer_moments_->see(weight, matrix, x);
+    }
+    Calibration& of;
+  };
+
   [[nodiscard]] std::vector<const CalibratedModule*> modules_of(
       std::optional<std::uint32_t> layer) const {
     std::vector<const CalibratedModule*> modules;
@@ -209,49 +270,270 @@ class Calibration {
     return spec_.router() != nullptr ? spec_.router()->experts : 0;
   }
 
-  [[nodiscard]] std::vector<std::uint32_t> moe_layers() const {
-    std::vector<std::uint32_t> layers;
-    for (std::uint32_t l = 0; l < n_layers_; ++l) {
-      if (spec_.is_moe(l)) layers.push_back(l);
+  // Memory of a run with these batches, of which the one with most tokens counts.
+  [[nodiscard]] inference::RunMemory memory_of(const std::vector<DocumentBatch>& batches) const {
+    const DocumentBatch* most = nullptr;
+    std::uint64_t most_tokens = 0;
+    for (const DocumentBatch& batch : batches) {
+      std::uint64_t n = 0;
+      for (const std::size_t length : lengths_of(batch.spans))
+        n += round_up(length, inference::KvCache::kPageTokens);
+      if (n > most_tokens) most = &batch;
+      most_tokens = std::max(most_tokens, n);
     }
-    return layers;
-  }
-
-  // The memory that the limit leaves for weights.
-  [[nodiscard]] std::uint64_t weight_limit() const {
     inference::RunMemory need = inference::stream_memory(source_, inference::Profile::kF32,
-                                                         lengths_of(spans_), options_.threads);
+                                                         lengths_of(most->spans), options_.threads);
+    if (what_.quantized != nullptr) {
+      const inference::RunMemory other = inference::stream_memory(
+          *what_.quantized, inference::Profile::kNative, lengths_of(most->spans), options_.threads);
+      need.resident = std::max(need.resident, other.resident);
+      need.experts = std::max(need.experts, other.experts);
+      need.two_experts = std::max(need.two_experts, other.two_experts);
+      need.cache = std::max(need.cache, other.cache);
+      need.scratch = std::max(need.scratch, other.scratch);
+    }
     std::uint64_t widest = 0;
-    for (std::uint32_t l = 0; l <= spec_.n_main; ++l)
-      widest = std::max(widest, LayerStatistics::memory(modules_of(l)));
-    // The hidden states, and the states of the MTP layer.
-    need.scratch += 3 * rows_.size() * spec_.stream_width() * sizeof(float) + widest +
-                    modules_.size() * kBytesPerModule;
-    return inference::weight_limit(need, options_.mem_limit);
+    for (std::uint32_t l = 0; l <= spec_.n_main; ++l) {
+      std::uint64_t own = LayerStatistics::memory(modules_of(l));
+      if (is_directory_) own += LayerMoments::memory(blocks_, wholes_, l);
+      widest = std::max(widest, own);
+    }
+    if (is_directory_) widest = std::max(widest, LayerMoments::memory(blocks_, wholes_, {}));
+    const std::size_t n_names = modules_.size() + blocks_.size() + wholes_.size();
+    need.scratch += kStatesAtOnce * most->rows.size() * spec_.stream_width() * sizeof(float) +
+                    widest + n_names * kBytesPerModule;
+    return need;
   }
 
-  void begin(const std::vector<const CalibratedModule*>& modules, std::size_t experts) {
-    current_ = modules;
+  // Returns the memory that is left for weights. All experts of a layer are in memory where some
+  // number of batches leaves room for them; else the fewest batches are taken.
+  std::uint64_t choose_batches() {
+    const bool is_one = !is_directory_ || shares_between_layers(spec_);
+    std::optional<std::vector<DocumentBatch>> fewest;
+    std::vector<DocumentBatch> batches;
+    for (std::size_t n = 1; n < 2 * documents_.size(); n *= 2) {
+      batches = batches_of(documents_, spec_, n);
+      const inference::RunMemory need = memory_of(batches);
+      if (options_.mem_limit == 0 || need.all() <= options_.mem_limit) {
+        fewest = std::move(batches);
+        break;
+      }
+      if (!fewest && need.least() <= options_.mem_limit) fewest = batches;
+      if (is_one) break;
+    }
+    batches_ = fewest ? *std::move(fewest) : std::move(batches);
+    return inference::weight_limit(memory_of(batches_), options_.mem_limit);
+  }
+
+  // The files: their tensors, and what becomes of them.
+  void lay_out() {
+    std::vector<TensorSpec> inputs;
+    for (const CalibratedModule& module : modules_) {
+      for (const std::string_view one :
+           {formats::kInputAmax, formats::kInputMin, formats::kInputMax})
+        inputs.push_back({.name = owned(module.name, one), .dtype = DType::kF32, .shape = {1}});
+      inputs.push_back({.name = owned(module.name, formats::kInputMeanSquare),
+                        .dtype = DType::kF32,
+                        .shape = {module.width}});
+    }
+    for (std::uint32_t l = 0; l < n_layers_; ++l) {
+      if (!spec_.is_moe(l)) continue;
+      inputs.push_back({.name = owned(name_of_layer(l), formats::kExpertTokens),
+                        .dtype = DType::kI64,
+                        .shape = {n_experts()}});
+      if (!is_directory_) continue;
+      inputs.push_back({.name = owned(name_of_layer(l), formats::kExpertSaliency),
+                        .dtype = DType::kF32,
+                        .shape = {n_experts()}});
+    }
+    const std::pair<std::string, std::string> metadata[] = {
+        {"ingot_calibration", "1"},
+        {"documents", std::to_string(documents_.size())},
+        {"tokens", std::to_string(n_rows_)}};
+    inputs_.emplace(std::move(inputs), metadata);
+    if (!is_directory_) return;
+    std::vector<TensorSpec> cached;
+    for (TensorSpec& tensor : cache_.tensors(n_layers_)) cached.push_back(std::move(tensor));
+    if (what_.cache && !cached.empty()) cached_.emplace(std::move(cached), metadata);
+    if (!blocks_.empty()) {
+      std::vector<TensorSpec> blocks;
+      for (const MomentInput& input : blocks_) {
+        blocks.push_back({.name = owned(input.owner, formats::kInputBlockMoments),
+                          .dtype = DType::kF32,
+                          .shape = {input.width / formats::kMomentBlock, formats::kMomentBlock,
+                                    formats::kMomentBlock}});
+      }
+      blocks_file_.emplace(std::move(blocks), metadata);
+    }
+  }
+
+  [[nodiscard]] std::vector<std::pair<std::string, PlannedFile*>> files() {
+    std::vector<std::pair<std::string, PlannedFile*>> files;
+    const auto add = [&](std::string_view name, std::optional<PlannedFile>& file) {
+      if (file) files.emplace_back(name, &*file);
+    };
+    add(formats::kInputsName, inputs_);
+    add(formats::kCacheName, cached_);
+    add(formats::kBlocksName, blocks_file_);
+    return files;
+  }
+
+  [[nodiscard]] bool has_downs() const {
+    return std::ranges::any_of(wholes_, [](const MomentInput& input) { return input.is_down(); });
+  }
+
+  [[nodiscard]] CalibrationNeed need() {
+    CalibrationNeed need{.batches = batches_.size(), .steps = n_layers_};
+    for (const auto& [name, file] : files()) need.statistics += file->n_bytes();
+    std::uint64_t widest_down = 0;
+    for (const MomentInput& input : wholes_) {
+      need.statistics += std::uint64_t{input.width} * input.width * sizeof(float);
+      if (input.is_down()) widest_down = std::max<std::uint64_t>(widest_down, input.width);
+    }
+    if (!is_directory_) return need;
+    const std::uint64_t n_states =
+        2 * n_rows_ * spec_.stream_width() + (stream_->has_mtp() ? n_next_ * spec_.hidden : 0);
+    const std::uint64_t n_inner =
+        spec_.router() != nullptr ? n_rows_ * spec_.router()->topk * widest_down : 0;
+    need.spilled = (n_states + n_inner) * sizeof(float);
+    return need;
+  }
+
+  [[nodiscard]] formats::Json identity() const {
+    std::string products = "inputs";
+    for (const auto& [word, is_there] : {std::pair{" cache", what_.cache},
+                                         {" blocks", what_.blocks},
+                                         {" moments", what_.moments}}) {
+      if (is_there) products += word;
+    }
+    return {{"version", what_.tool_version},
+            {"model", fingerprint_->hex()},
+            {"text", text_hash(documents_).hex()},
+            {"list of products", products},
+            {"scheme of quantized layers", what_.quantized_scheme}};
+  }
+
+  void begin_output() {
+    CalibrationNeed needed = need();
+    if (!is_directory_) {
+      if (what_.announce) what_.announce(needed);
+      single_.emplace(out_, *inputs_);
+      return;
+    }
+    fingerprint_ = check::model_fingerprint(source_);
+    if (!fingerprint_) {
+      throw Error(ErrorCode::kUnsupported, "lacks files, so that it has no fingerprint")
+          .in_file(source_.directory().string());
+    }
+    directory_.emplace(out_, what_.resume, identity());
+    const auto& earlier = directory_->earlier();
+    // Choices and keys that layers share are in memory only.
+    const bool continues = earlier && earlier->steps > 0 &&
+                           (!shares_between_layers(spec_) || earlier->steps > spec_.n_main);
+    needed.steps_done = continues ? earlier->steps - 1 : 0;
+    if (what_.announce) what_.announce(needed);
+    if (directory_->is_complete()) return;
+    const std::uint64_t free = free_bytes(out_);
+    if (!continues && free < needed.statistics + needed.spilled) {
+      throw Error(ErrorCode::kNoSpace,
+                  "its disk has {} bytes free; statistics take {}, activations {} until it ends "
+                  "(--without moments takes less)",
+                  free, needed.statistics, needed.spilled)
+          .in_file(out_.string());
+    }
+    for (const auto& [name, file] : files()) {
+      if (continues) {
+        file->open(directory_->partial(), name);
+      } else {
+        file->create(directory_->partial(), name);
+      }
+    }
+    if (continues) {
+      step_ = earlier->steps;
+      moment_files_ = earlier->moments;
+    }
+    states_ = HiddenStates(directory_->partial(), continues, continues ? earlier->states : 0);
+    if (has_downs()) inner_.emplace(directory_->partial(), "inner");
+  }
+
+  // All that was written until now is on disk.
+  void commit() {
+    ++step_;
+    if (!directory_) return;
+    for (const auto& [name, file] : files()) file->sync();
+    directory_->commit({.steps = step_, .states = states_.current(), .moments = moment_files_});
+  }
+
+  void begin(std::optional<std::uint32_t> layer, std::size_t experts) {
+    current_ = modules_of(layer);
     statistics_.begin(current_, experts);
+    if (layer) cache_.begin(*layer);
+    layer_moments_.reset();
+    if (!is_directory_) return;
+    if (inner_) inner_->clear();
+    layer_moments_.emplace(blocks_, wholes_, layer, inner_ ? &*inner_ : nullptr, options_.threads);
   }
 
-  void finish() {
+  inference::Taps taps() {
+    inference::Taps taps = statistics_.taps();
+    taps.mixture = [this](std::size_t, const Matrix& x) {
+      if (layer_moments_) layer_moments_->see_mixture(x.view());
+    };
+    taps.cache = [this](std::size_t layer, std::size_t first_stream, std::size_t stream,
+                        formats::MatrixView<const float> values) {
+      cache_.see(layer, first_stream, stream, values);
+    };
+    return taps;
+  }
+
+  void put(const std::string& name, std::span<const std::byte> bytes) { inputs_->put(name, bytes); }
+
+  void finish(std::optional<std::uint32_t> layer) {
     const std::vector<InputSummary> summaries = statistics_.summaries();
-    for (std::size_t i = 0; i < current_.size(); ++i) file_.write(*current_[i], summaries[i]);
+    for (std::size_t i = 0; i < current_.size(); ++i) {
+      const std::string& module = current_[i]->name;
+      const InputSummary& summary = summaries[i];
+      INGOT_CHECK(summary.mean_square.size() == current_[i]->width);
+      const float amax = summary.amax();
+      put(owned(module, formats::kInputAmax), std::as_bytes(std::span(&amax, 1)));
+      put(owned(module, formats::kInputMin), std::as_bytes(std::span(&summary.min, 1)));
+      put(owned(module, formats::kInputMax), std::as_bytes(std::span(&summary.max, 1)));
+      put(owned(module, formats::kInputMeanSquare), std::as_bytes(std::span(summary.mean_square)));
+    }
+    if (layer && cached_) cache_.write(*layer, *cached_);
+    if (!layer_moments_) return;
+    if (blocks_file_) layer_moments_->write_blocks(*blocks_file_);
+    write_moments(layer);
+    layer_moments_.reset();
   }
 
-  void begin_layer(std::uint32_t l) { begin(modules_of(l), spec_.is_moe(l) ? n_experts() : 0); }
+  void write_moments(std::optional<std::uint32_t> layer) {
+    std::vector<TensorSpec> tensors = layer_moments_->whole_tensors();
+    if (tensors.empty()) return;
+    const std::string name =
+        fmt::format("{}/{}{}", formats::kMomentsFolder,
+                    layer ? name_of_layer(*layer) : std::string("head"), formats::kWeightsSuffix);
+    PlannedFile file(std::move(tensors), {});
+    static_cast<void>(directory_->partial().make(formats::kMomentsFolder));
+    file.create(directory_->partial(), name);
+    layer_moments_->write_wholes(file);
+    INGOT_CHECK(file.is_full());
+    file.sync();
+    std::erase_if(moment_files_, [&](const auto& before) { return before.name == name; });
+    moment_files_.push_back({.name = name, .n_bytes = file.n_bytes(), .hash = file.hash()});
+  }
+
+  void begin_layer(std::uint32_t l) { begin(l, spec_.is_moe(l) ? n_experts() : 0); }
 
   void finish_layer(std::uint32_t l) {
-    finish();
+    finish(l);
     if (spec_.is_moe(l)) {
-      const auto tokens = statistics_.expert_tokens();
-      file_.write_expert_tokens(l, tokens);
-      UnvisitedExperts unvisited{.layer = l, .experts = {}};
-      for (std::uint32_t expert = 0; expert < tokens.size(); ++expert) {
-        if (tokens[expert] == 0) unvisited.experts.push_back(expert);
+      put(owned(name_of_layer(l), formats::kExpertTokens),
+          std::as_bytes(statistics_.expert_tokens()));
+      if (is_directory_) {
+        const std::vector<float> saliency = statistics_.expert_saliency();
+        put(owned(name_of_layer(l), formats::kExpertSaliency), std::as_bytes(std::span(saliency)));
       }
-      if (!unvisited.experts.empty()) report_.unvisited.push_back(std::move(unvisited));
     }
     if (options_.progress) options_.progress(l + 1, n_layers_);
   }
@@ -259,39 +541,197 @@ class Calibration {
   // The product is not needed, only its input.
   void see_head(Role role, const Matrix& x) {
     for (const CalibratedModule* module : current_) {
-      if (module->role == role) statistics_.see(module->weight, module->matrix, x.view());
+      if (module->role == role) observer_.see(module->weight, module->matrix, x.view());
     }
   }
 
-  void run_mtp(const Matrix& normed) {
+  template <typename Compute>
+  void for_each_batch(std::size_t cols, const Compute& compute) {
+    for (std::size_t i = 0; i < batches_.size(); ++i) {
+      StopScope::check();
+      states_.give(batches_[i], compute(i, batches_[i], states_.take(batches_[i], cols)));
+    }
+    states_.turn();
+  }
+
+  // Steps: the embedding, each main layer, the head, and the MTP layer. Those that an earlier run
+  // has done are left out.
+  void compute() {
+    if (step_ == 0) {
+      for_each_batch(0, [&](std::size_t, const DocumentBatch& batch, const Matrix&) {
+        return of_layers().embed(batch.rows);
+      });
+      commit();
+    }
+    while (step_ <= spec_.n_main) {
+      run_layer(static_cast<std::uint32_t>(step_ - 1));
+      commit();
+    }
+    if (step_ == spec_.n_main + 1) {
+      begin(std::nullopt, 0);
+      for_each_batch(spec_.stream_width(),
+                     [&](std::size_t, const DocumentBatch&, const Matrix& hidden) {
+                       Matrix normed = of_layers().final_norm(hidden);
+                       see_head(Role::kHead, normed);
+                       return normed;
+                     });
+      finish(std::nullopt);
+      commit();
+    }
+    if (stream_->has_mtp() && step_ == spec_.n_main + 2) {
+      run_mtp();
+      commit();
+    }
+  }
+
+  // The stream that makes what layers are given.
+  LayerStream& of_layers() { return quantized_ ? *quantized_ : *stream_; }
+
+  void run_layer(std::uint32_t l) {
+    begin_layer(l);
+    const std::size_t width = spec_.stream_width();
+    {
+      LayerStream::LoadedLayer layer = stream_->load(l);
+      const inference::Taps shown = taps();
+      const auto run = [&](std::size_t i, const DocumentBatch& batch, Matrix hidden) {
+        layer.run(i, hidden, batch.rows, shown);
+        return hidden;
+      };
+      if (!quantized_) {
+        for_each_batch(width, run);
+      } else {
+        for (std::size_t i = 0; i < batches_.size(); ++i) {
+          StopScope::check();
+          static_cast<void>(run(i, batches_[i], states_.take(batches_[i], width)));
+        }
+      }
+    }
+    if (quantized_) {
+      LayerStream::LoadedLayer layer = quantized_->load(l);
+      for_each_batch(width, [&](std::size_t i, const DocumentBatch& batch, Matrix hidden) {
+        layer.run(i, hidden, batch.rows, {});
+        return hidden;
+      });
+    }
+    finish_layer(l);
+  }
+
+  void run_mtp() {
     const auto l = static_cast<std::uint32_t>(spec_.n_main);
-    const std::vector<PromptSpan> next = next_token_spans(spans_);
-    if (next.empty()) {
+    if (n_next_ == 0) {
       throw Error(ErrorCode::kUnsupported,
                   "no document has two tokens, so that the MTP layer {} sees none (give more text)",
                   l);
     }
-    const std::vector<Row> rows = rows_of(next, 1);
-    const Matrix paired = states_before(normed.view(), spans_, next);
+    // The embedding is not in memory together with the layer.
+    std::optional<SpilledRows> embedded;
+    if (directory_) embedded = SpilledRows::create(directory_->partial(), "embedded");
+    Matrix in_memory;
+    for (const DocumentBatch& batch : batches_) {
+      if (batch.next.empty()) continue;
+      Matrix rows = stream_->embed(batch.next_rows);
+      if (embedded) {
+        embedded->write(batch.first_next, rows.view());
+      } else {
+        in_memory = std::move(rows);
+      }
+    }
     begin_layer(l);
-    const Matrix out = stream_.mtp(paired, rows, statistics_.taps());
-    see_head(Role::kMtpHead, out);
+    LayerStream::LoadedLayer layer = stream_->load(l);
+    for (std::size_t i = 0; i < batches_.size(); ++i) {
+      const DocumentBatch& batch = batches_[i];
+      StopScope::check();
+      if (batch.next.empty()) continue;
+      const Matrix normed = states_.take(batch, spec_.hidden);
+      const Matrix paired = states_before(normed.view(), batch.spans, batch.next);
+      const Matrix tokens =
+          embedded ? embedded->read(batch.first_next, batch.next_rows.size(), embedded_width())
+                   : std::move(in_memory);
+      const Matrix out = layer.mtp(i, tokens, paired, batch.next_rows, taps());
+      see_head(Role::kMtpHead, out);
+    }
     finish_layer(l);
   }
 
-  // Names of a module and its places in tables.
-  static constexpr std::uint64_t kBytesPerModule = 1024;
+  // Values of an embedded token, with what layers carry.
+  [[nodiscard]] std::size_t embedded_width() const { return spec_.stream_width(); }
+
+  void list_unvisited() {
+    for (std::uint32_t l = 0; l < n_layers_; ++l) {
+      if (!spec_.is_moe(l)) continue;
+      const std::vector<std::byte> bytes =
+          inputs_->read(owned(name_of_layer(l), formats::kExpertTokens));
+      std::vector<std::int64_t> tokens(bytes.size() / sizeof(std::int64_t));
+      std::memcpy(tokens.data(), bytes.data(), bytes.size());
+      UnvisitedExperts unvisited{.layer = l, .experts = {}};
+      for (std::uint32_t expert = 0; expert < tokens.size(); ++expert) {
+        if (tokens[expert] == 0) unvisited.experts.push_back(expert);
+      }
+      if (!unvisited.experts.empty()) report_.unvisited.push_back(std::move(unvisited));
+    }
+  }
+
+  void finish_output() {
+    if (single_) {
+      INGOT_CHECK(inputs_->is_full());
+      list_unvisited();
+      inputs_->sync();
+      single_->publish();
+      report_.n_bytes = inputs_->n_bytes();
+      return;
+    }
+    if (directory_->is_complete()) {
+      directory_->publish_again();
+      inputs_->open(Folder::open(out_), std::string(formats::kInputsName));
+    } else {
+      formats::CalibrationRecord record{.tool_version = what_.tool_version,
+                                        .source = *fingerprint_,
+                                        .text = text_hash(documents_),
+                                        .documents = documents_.size(),
+                                        .tokens = n_rows_,
+                                        .quantized = what_.quantized_scheme,
+                                        .files = {},
+                                        .shared_blocks = shared_inputs(blocks_),
+                                        .shared_moments = shared_inputs(wholes_)};
+      for (const auto& [name, file] : files()) {
+        INGOT_CHECK(directory_->earlier() || file->is_full());
+        file->sync();
+        record.files.push_back({.name = name, .n_bytes = file->n_bytes(), .hash = file->hash()});
+      }
+      record.files.insert(record.files.end(), moment_files_.begin(), moment_files_.end());
+      directory_->publish(record);
+    }
+    list_unvisited();
+    const auto written = formats::CalibrationStatistics::open(out_);
+    for (const formats::CalibrationFile& file : written.record()->files)
+      report_.n_bytes += file.n_bytes;
+  }
 
   const formats::Checkpoint& source_;
+  std::span<const Prompt> documents_;
+  const std::filesystem::path& out_;
   const RunOptions& options_;
+  const CalibrationOptions& what_;
+  bool is_directory_;
   inference::ModelSpec spec_;
-  std::vector<PromptSpan> spans_;
-  std::vector<Row> rows_;
   std::vector<CalibratedModule> modules_;
+  std::vector<MomentInput> blocks_, wholes_;
+  std::vector<DocumentBatch> batches_;
+  std::uint64_t n_rows_ = 0, n_next_ = 0;
   LayerStatistics statistics_;
-  LayerStream stream_;
-  std::size_t n_layers_;
-  StatisticsFile file_;
+  CacheRanges cache_;
+  std::optional<LayerMoments> layer_moments_;
+  Observer observer_{*this};
+  std::unique_ptr<LayerStream> stream_, quantized_;
+  std::size_t n_layers_ = 0;
+  std::optional<Hash128> fingerprint_;
+  std::optional<PlannedFile> inputs_, cached_, blocks_file_;
+  std::optional<SingleFile> single_;
+  std::optional<StatisticsDirectory> directory_;
+  HiddenStates states_;
+  std::optional<KeyedRows> inner_;
+  std::vector<formats::CalibrationFile> moment_files_;
+  std::uint64_t step_ = 0;
   std::vector<const CalibratedModule*> current_;
   CalibrationReport report_;
 };
@@ -299,8 +739,9 @@ class Calibration {
 }  // namespace
 
 CalibrationReport calibrate(const formats::Checkpoint& source, std::span<const Prompt> documents,
-                            const std::filesystem::path& out, const RunOptions& options) {
-  return Calibration(source, documents, out, options).run();
+                            const std::filesystem::path& out, const RunOptions& options,
+                            const CalibrationOptions& what) {
+  return Calibration(source, documents, out, options, what).run();
 }
 
 }  // namespace ingot::verify

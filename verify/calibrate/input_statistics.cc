@@ -114,6 +114,11 @@ Error saw_nothing(const CalibratedModule& module) {
 
 }  // namespace
 
+bool is_twin_of_indexer(const CalibratedModule& queries, const CalibratedModule& twin) {
+  return queries.role == Role::kIndexerQ && twin.role == Role::kQbProj &&
+         queries.width == twin.width;
+}
+
 void InputSummary::include(const InputSummary& other) {
   INGOT_CHECK(mean_square.size() == other.mean_square.size());
   min = std::min(min, other.min);
@@ -167,6 +172,7 @@ std::vector<CalibratedModule> calibrated_modules(const formats::Checkpoint& sour
                             .weight = tensor.name,
                             .width = static_cast<std::size_t>(tensor.shape.back()),
                             .role = tensor.rule->role,
+                            .rule = tensor.rule,
                             .layer = tensor.layer,
                             .expert = tensor.expert};
     if (tensor.shape.size() < 3) {
@@ -195,6 +201,7 @@ void LayerStatistics::begin(std::span<const CalibratedModule* const> modules,
   for (const CalibratedModule* module : modules_)
     statistics_.emplace(Key(module->weight, module->matrix), module->width);
   expert_tokens_.assign(n_experts, 0);
+  weighted_norms_.assign(n_experts, 0);
 }
 
 void LayerStatistics::see(std::string_view weight, std::size_t matrix,
@@ -211,19 +218,35 @@ inference::Taps LayerStatistics::taps() {
                 for (const std::uint32_t expert : experts)
                   if (expert < expert_tokens_.size()) ++expert_tokens_[expert];
               },
-          .indexer = {}};
+          .indexer = {},
+          .expert =
+              [this](std::size_t, std::uint32_t expert, std::span<const float> weights,
+                     const inference::Matrix& outputs) {
+                for (std::size_t i = 0; i < weights.size(); ++i) {
+                  double squares = 0;
+                  for (const float value : outputs.row(i)) squares += double{value} * double{value};
+                  weighted_norms_[expert] += double{weights[i]} * std::sqrt(squares);
+                }
+              }};
+}
+
+std::vector<float> LayerStatistics::expert_saliency() const {
+  std::vector<float> saliency;
+  for (std::size_t expert = 0; expert < expert_tokens_.size(); ++expert) {
+    const auto n = static_cast<double>(expert_tokens_[expert]);
+    saliency.push_back(n > 0 ? static_cast<float>(weighted_norms_[expert] / n) : 0.0F);
+  }
+  return saliency;
 }
 
 const InputStatistics* LayerStatistics::seen(const CalibratedModule& module) const {
-  const InputStatistics& own = statistics_.at(Key(module.weight, module.matrix));
-  if (own.tokens() > 0) return &own;
-  if (module.role != Role::kIndexerQ) return nullptr;
-  const auto twin =
-      std::find_if(modules_.begin(), modules_.end(),
-                   [](const CalibratedModule* other) { return other->role == Role::kQbProj; });
-  if (twin == modules_.end()) return nullptr;
-  const InputStatistics& same = statistics_.at(Key((*twin)->weight, (*twin)->matrix));
-  return same.tokens() > 0 ? &same : nullptr;
+  const InputStatistics* best = &statistics_.at(Key(module.weight, module.matrix));
+  for (const CalibratedModule* twin : modules_) {
+    if (!is_twin_of_indexer(module, *twin)) continue;
+    const InputStatistics& same = statistics_.at(Key(twin->weight, twin->matrix));
+    if (same.tokens() > best->tokens()) best = &same;
+  }
+  return best->tokens() > 0 ? best : nullptr;
 }
 
 std::vector<InputSummary> LayerStatistics::summaries() const {

@@ -52,8 +52,9 @@ struct CalibratedModule {
   std::size_t matrix = 0;  ///< index of the matrix within a stack
   std::size_t width = 0;   ///< K
   formats::Role role{};
-  std::optional<std::uint32_t> layer;   ///< nullopt: the head
-  std::optional<std::uint32_t> expert;  ///< id of a routed expert; else nullopt
+  const formats::TensorRule* rule = nullptr;  ///< row of the family
+  std::optional<std::uint32_t> layer;         ///< nullopt: the head
+  std::optional<std::uint32_t> expert;        ///< id of a routed expert; else nullopt
 };
 
 /// Every linear that the forward pass applies, in the order of the source's tensors: projections
@@ -61,6 +62,10 @@ struct CalibratedModule {
 /// Not the embedding, nor router and weights_proj, which no engine quantizes.
 std::vector<CalibratedModule> calibrated_modules(const formats::Checkpoint& source,
                                                  const inference::ModelSpec& spec);
+
+/// True if an indexer's queries are made of the twin's input. The indexer runs only for documents
+/// that are long enough, and those that go through a layer with them: the twin sees all.
+bool is_twin_of_indexer(const CalibratedModule& queries, const CalibratedModule& twin);
 
 /// Statistics of the linears of one layer, while it runs.
 class LayerStatistics final : public inference::InputObserver {
@@ -71,13 +76,16 @@ class LayerStatistics final : public inference::InputObserver {
   void begin(std::span<const CalibratedModule* const> modules, std::size_t n_experts);
   void see(std::string_view weight, std::size_t matrix,
            formats::MatrixView<const float> x) override;
-  /// Counts the router's choices.
+  /// Counts the router's choices, and sees what experts give.
   [[nodiscard]] inference::Taps taps();
 
   [[nodiscard]] std::span<const std::int64_t> expert_tokens() const { return expert_tokens_; }
+  /// By expert the mean, over the tokens that chose it, of weight times L2 norm of its output; 0
+  /// without any.
+  [[nodiscard]] std::vector<float> expert_saliency() const;
   /// One per module of begin(), in its order. Experts that no token reached have the maximum over
-  /// their peers, of the same matrix, that some token did reach. An indexer's queries are made from
-  /// q_b_proj's input, so that is taken where no document is long enough for the indexer to run.
+  /// their peers, of the same matrix, that some token did reach. An indexer's queries have those of
+  /// their twin, where that saw more tokens.
   /// Throws kUnsupported, naming the layer or module, where no statistics exist.
   [[nodiscard]] std::vector<InputSummary> summaries() const;
   /// Bytes that the statistics of these modules take.
@@ -91,6 +99,7 @@ class LayerStatistics final : public inference::InputObserver {
   std::vector<const CalibratedModule*> modules_;
   std::map<Key, InputStatistics> statistics_;
   std::vector<std::int64_t> expert_tokens_;
+  std::vector<double> weighted_norms_;  // by expert
 };
 
 }  // namespace ingot::verify
