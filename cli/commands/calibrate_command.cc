@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <string_view>
@@ -20,6 +21,7 @@
 #include "formats/text/spelling.h"
 #include "library/options/flag_table.h"
 #include "report/figures.h"
+#include "shard/join/source.h"
 #include "verify/calibrate/calibrate.h"
 #include "verify/outputs/prompts.h"
 
@@ -31,7 +33,7 @@ using verify::CalibrationReport;
 
 struct CalibrateFlags : CalibrationFlags {
   std::string out;
-  std::string without;
+  std::string without, quantized;
   bool resume = false;
 };
 
@@ -113,11 +115,18 @@ Json report_json(const CalibrateFlags& flags, const CalibrationReport& report) {
 int run_calibrate(CalibrateFlags& flags) {
   if (writes_directory(flags)) flags.left = "--resume continues behind the last finished layer";
   const formats::Checkpoint source = open_source(flags);
+  std::optional<formats::Checkpoint> quantized;
+  verify::CalibrationOptions what = calibration_options(flags);
+  if (!flags.quantized.empty()) {
+    quantized.emplace(shard::open_source(
+        flags.quantized, {.open = {.family = flags.family, .threads = threads_of(flags.threads)}}));
+    shard::require_all_ranks(*quantized);
+    what.quantized = &*quantized;
+  }
   CalibrationReport report;
   read_text(flags, source, "calibrating layers",
             [&](std::span<const verify::Prompt> documents, const verify::RunOptions& options) {
-              report = verify::calibrate(source, documents, flags.out, options,
-                                         calibration_options(flags));
+              report = verify::calibrate(source, documents, flags.out, options, what);
             });
   if (answer().is_json) {
     answer().add(report_json(flags, report));
@@ -147,6 +156,13 @@ std::function<int()> declare_calibrate(FlagTable& table) {
         "leave out of the directory: cache (ranges of keys and values), blocks (second moments "
         "of 16 inputs each), moments (those of all inputs, the largest); a list",
         {.words = words_of(kProducts, &Product::word),
+         .idle = belongs_to("a directory", [flags] { return writes_directory(*flags); })}},
+       {"--quantized",
+        &flags->quantized,
+        "output of convert for this model: each layer is given what the layers before it make "
+        "there, "
+        "weights and inputs quantized",
+        {.kind = ValueKind::kCheckpoint,
          .idle = belongs_to("a directory", [flags] { return writes_directory(*flags); })}}});
   add_source_and_job(table, *flags);
   table.add(FlagGroup::kJob,

@@ -140,6 +140,8 @@ class CalibrateOptions(TypedDict, total=False):
     max_tokens: stop after so many tokens (default: read all)
     without: leave out of the directory: cache (ranges of keys and values), blocks (second moments of 16 inputs
         each), moments (those of all inputs, the largest); a list
+    quantized: output of convert for this model: each layer is given what the layers before it make there,
+        weights and inputs quantized
     family: model family instead of config.json's
     family_file: a file that describes the model's family (docs/families.md)
     mem_limit: memory budget
@@ -149,6 +151,7 @@ class CalibrateOptions(TypedDict, total=False):
 
     max_tokens: int
     without: str | int | float
+    quantized: Path
     family: str | int | float
     family_file: Path
     mem_limit: Size

@@ -59,6 +59,14 @@ for file in "$work"/by-stats/*.safetensors; do
   cmp "$file" "$work/by-a.safetensors/${file##*/}" || fail "a directory gives other weights than a file"
 done
 expect 0 "PASS" "$ingot" verify "$example" "$work/scaled" --activation-scales "$work/stats"
+
+# Inputs from quantized layers.
+"$ingot" convert "$example" "$work/int8" --to int8 --progress never >/dev/null 2>&1 || fail "int8"
+expect 0 "modules" "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/after" --quantized "$work/int8" --without moments,blocks
+grep -q '"quantized": ".*int8-channel' "$work/after/calibration.json" || fail "the record does not name the schemes"
+cmp -s "$work/after/inputs.safetensors" "$work/few/inputs.safetensors" && fail "quantized layers give what the source gives"
+"$ingot" convert "$example" "$work/two" --layers 0-1 --to bf16 --progress never >/dev/null 2>&1 || fail "two layers"
+expect 2 "a conversion of all layers" "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/none" --quantized "$work/two"
 cp -r "$example" "$work/tuned"
 python3 "$(dirname "$0")/../../scripts/scale_tensor.py" "$work/tuned" model.layers.0.mlp.up_proj.weight_scale_inv 2 >/dev/null || fail "edit"
 for words in "convert $work/tuned $work/none --to nvfp4 --importance $work/stats" \

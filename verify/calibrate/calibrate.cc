@@ -6,10 +6,12 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "check/model_fingerprint.h"
 #include "formats/base/checked.h"
@@ -119,6 +121,28 @@ bool shares_between_layers(const inference::ModelSpec& spec) {
   return false;
 }
 
+void require_same_shapes(const inference::ModelSpec& source, const inference::ModelSpec& quantized,
+                         const formats::Checkpoint& of_quantized) {
+  if (source.layers.size() == quantized.layers.size() && source.n_main == quantized.n_main &&
+      source.stream_width() == quantized.stream_width() && source.vocab == quantized.vocab)
+    return;
+  throw Error(ErrorCode::kMismatch,
+              "has {} layers of {} values, the model {} of {} (--quantized takes a conversion of "
+              "all layers of the model)",
+              quantized.n_main, quantized.hidden, source.n_main, source.hidden)
+      .in_file(of_quantized.directory().string());
+}
+
+// The quantized schemes of a model's weights, `fp8-block+nvfp4`.
+std::string schemes_of(const formats::Checkpoint& model) {
+  std::set<std::string_view> names;
+  for (const formats::LogicalTensor& tensor : model.tensors()) {
+    const formats::SchemeFacts& facts = formats::scheme_facts(tensor.encoding.scheme);
+    if (facts.quantized) names.insert(facts.name);
+  }
+  return fmt::format("{}", fmt::join(names, "+"));
+}
+
 /// One file of ranges, mean squares and counts under another name, which goes away unless it is
 /// published.
 class SingleFile {
@@ -222,8 +246,10 @@ class Calibration {
                                                                          .observer = observer});
     };
     stream_ = stream_of(source, inference::Profile::kF32, &observer_);
-    if (what.quantized != nullptr)
+    if (what.quantized != nullptr) {
       quantized_ = stream_of(*what.quantized, inference::Profile::kNative, nullptr);
+      require_same_shapes(spec_, quantized_->spec(), *what.quantized);
+    }
     n_layers_ = spec_.n_main + (stream_->has_mtp() ? 1 : 0);
     report_ = {.documents = documents.size(),
                .tokens = n_rows_,
@@ -410,7 +436,7 @@ class Calibration {
             {"model", fingerprint_->hex()},
             {"text", text_hash(documents_).hex()},
             {"list of products", products},
-            {"scheme of quantized layers", what_.quantized_scheme}};
+            {"--quantized", quantized_fingerprint_ ? quantized_fingerprint_->hex() : ""}};
   }
 
   void begin_output() {
@@ -421,6 +447,8 @@ class Calibration {
       return;
     }
     fingerprint_ = check::model_fingerprint(source_);
+    if (what_.quantized != nullptr)
+      quantized_fingerprint_ = check::model_fingerprint(*what_.quantized);
     if (!fingerprint_) {
       throw Error(ErrorCode::kUnsupported, "lacks files, so that it has no fingerprint")
           .in_file(source_.directory().string());
@@ -684,15 +712,16 @@ class Calibration {
       directory_->publish_again();
       inputs_->open(Folder::open(out_), std::string(formats::kInputsName));
     } else {
-      formats::CalibrationRecord record{.tool_version = what_.tool_version,
-                                        .source = *fingerprint_,
-                                        .text = text_hash(documents_),
-                                        .documents = documents_.size(),
-                                        .tokens = n_rows_,
-                                        .quantized = what_.quantized_scheme,
-                                        .files = {},
-                                        .shared_blocks = shared_inputs(blocks_),
-                                        .shared_moments = shared_inputs(wholes_)};
+      formats::CalibrationRecord record{
+          .tool_version = what_.tool_version,
+          .source = *fingerprint_,
+          .text = text_hash(documents_),
+          .documents = documents_.size(),
+          .tokens = n_rows_,
+          .quantized = what_.quantized != nullptr ? schemes_of(*what_.quantized) : std::string(),
+          .files = {},
+          .shared_blocks = shared_inputs(blocks_),
+          .shared_moments = shared_inputs(wholes_)};
       for (const auto& [name, file] : files()) {
         INGOT_CHECK(directory_->earlier() || file->is_full());
         file->sync();
@@ -724,7 +753,7 @@ class Calibration {
   Observer observer_{*this};
   std::unique_ptr<LayerStream> stream_, quantized_;
   std::size_t n_layers_ = 0;
-  std::optional<Hash128> fingerprint_;
+  std::optional<Hash128> fingerprint_, quantized_fingerprint_;
   std::optional<PlannedFile> inputs_, cached_, blocks_file_;
   std::optional<SingleFile> single_;
   std::optional<StatisticsDirectory> directory_;

@@ -41,10 +41,10 @@ struct CalibrationOptions {
   /// Products of a directory besides ranges, mean squares and counts.
   bool cache = true, blocks = true, moments = true;
   bool resume = false;  ///< an earlier run that was killed or stopped is continued
-  /// Layers give each other what this model of the same shape computes, in profile native: the
-  /// source in `quantized_scheme`; null: the source itself. Must outlive the call.
+  /// A conversion of the source. Each layer is given what the layers of this model before it make
+  /// in profile native, weights and inputs quantized; measured is the source's layer. Null: layers
+  /// are given what the source makes. Must outlive the call.
   const formats::Checkpoint* quantized = nullptr;
-  std::string quantized_scheme = {};
   std::string tool_version = {};
   /// Called before anything is written.
   std::function<void(const CalibrationNeed&)> announce = {};
@@ -57,10 +57,11 @@ struct CalibrationOptions {
 /// and any `mem_limit`. The MTP layer is given every token's hidden state with the next token.
 /// Throws kLimit, with the memory that would be enough, when one layer and the largest batch do not
 /// fit into `mem_limit` (for one file: all documents); kNoSpace when the disk lacks room;
-/// kInvalidArgument without documents, or for empty ones; kExists when `out` is there; kUnsupported
-/// when an MTP layer gets no token (documents of two and more are needed); kInterrupted when
-/// stopped. Then nothing is left behind, except that a directory whose run is stopped by a signal,
-/// or killed, can be resumed: each finished layer is kept, with the hidden states behind it.
+/// kInvalidArgument without documents, or for empty ones; kExists when `out` is there; kMismatch
+/// for a `quantized` model of other shapes; kUnsupported when an MTP layer gets no token (documents
+/// of two and more are needed); kInterrupted when stopped. Then nothing is left behind, except that
+/// a directory whose run is stopped by a signal, or killed, can be resumed: each finished layer is
+/// kept, with the hidden states behind it.
 CalibrationReport calibrate(const formats::Checkpoint& source, std::span<const Prompt> documents,
                             const std::filesystem::path& out, const RunOptions& options,
                             const CalibrationOptions& what = {});

@@ -294,6 +294,48 @@ TEST(StatisticsDirectory, IgnoresThreadsAndMemory) {
   EXPECT_EQ(files_of(small->directory / "stats"), wanted);
 }
 
+// The first layer is given the embedding, the fourth what three layers of the output make, here by
+// the other way.
+TEST(StatisticsDirectory, TakesInputsFromQuantizedLayers) {
+  const TempDir directory;
+  Conversion conversion(tiny_v32(), directory / "int8");
+  conversion.recipe.to = formats::SchemeId::kInt8Channel;
+  conversion.run();
+  const formats::Checkpoint quantized = shard::open_source(conversion.output);
+  CalibrationOptions what{.blocks = false, .moments = false};
+  what.quantized = &quantized;
+  const Measured after({}, what);
+  const auto some = after.open();
+  EXPECT_NE(some.record()->quantized.find("int8-channel"), std::string::npos);
+  const auto squares = [&](const CalibrationStatistics& from, std::size_t layer) {
+    return from.finite_values(*from.find(fmt::format("model.layers.{}.self_attn.q_a_proj", layer),
+                                         formats::kInputMeanSquare));
+  };
+  EXPECT_EQ(squares(some, 0), squares(stats(), 0));
+  const OpenedModel opened(shard::open_source(conversion.output),
+                           {.profile = inference::Profile::kNative, .threads = 1});
+  Rows rows;
+  for (const Prompt& document : documents()) {
+    const Recording recording = ingot::testing::run(
+        opened.model, std::vector<std::int64_t>(document.ids.begin(), document.ids.end()));
+    const Rows own =
+        normalized(matrix_of(recording.hidden.at(3)), "model.layers.3.input_layernorm.weight");
+    rows.insert(rows.end(), own.begin(), own.end());
+  }
+  std::vector<double> wanted(kHidden);
+  for (const auto& row : rows) {
+    for (std::size_t c = 0; c < kHidden; ++c)
+      wanted[c] += double{row[c]} * double{row[c]} / static_cast<double>(rows.size());
+  }
+  const std::vector<float> is = squares(some, 3), before = squares(stats(), 3);
+  double error = 0, difference = 0;
+  for (std::size_t c = 0; c < kHidden; ++c) {
+    error = std::max(error, std::fabs(double{is[c]} / wanted[c] - 1));
+    difference = std::max(difference, std::fabs(double{before[c]} / wanted[c] - 1));
+  }
+  EXPECT_LT(error, 0.1 * difference);
+}
+
 class StoppedCalibration : public InTempDir {
  protected:
   // Stops after so many layers.
