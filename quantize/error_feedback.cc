@@ -167,6 +167,7 @@ class Rows {
     INGOT_CHECK(cols_ == factor.size() && cols_ % group_ == 0 && in.block_rows == 1);
     INGOT_CHECK(in.given_scales.empty() && can_carry_errors(scheme.id));
     INGOT_CHECK(in.importance.empty() || in.importance.size() == cols_);
+    INGOT_CHECK(in.moments.empty() || in.moments.size() * kMomentBlock == cols_);
     for (std::size_t r = 0; r < rows_; ++r) {
       const float* row = in.values.row(r);
       for (std::size_t c = 0; c < cols_; ++c) column(c)[r] = row[c];
@@ -233,7 +234,7 @@ class Rows {
   }
 
   /// Has the scheme choose the scales of the group that begins at a column: its rows lie one behind
-  /// the other, as one row of so many groups.
+  /// the other, as one row of so many groups; a search by moments sees them as rows.
   void choose_scales(std::size_t c) {
     panel_.resize(rows_ * group_);
     for (std::size_t i = 0; i < group_; ++i) {
@@ -246,7 +247,8 @@ class Rows {
     for (std::size_t r = 0; r < rows_; ++r) {
       if (is_plain_[r] != 0) std::fill_n(panel_.data() + r * group_, group_, 0.0F);
     }
-    if (!in_.importance.empty()) {
+    const bool is_row = in_.moments.empty();
+    if (!in_.importance.empty() && is_row) {
       importance_.resize(rows_ * group_);
       for (std::size_t r = 0; r < rows_; ++r)
         std::copy_n(in_.importance.data() + c, group_, importance_.data() + r * group_);
@@ -256,13 +258,18 @@ class Rows {
         .data = panel_.data(), .rows = 1, .cols = panel_.size(), .stride = panel_.size()};
     groups.block_cols = group_;
     groups.importance = importance_;
+    if (!is_row) {
+      groups.values = {.data = panel_.data(), .rows = rows_, .cols = group_, .stride = group_};
+      if (!in_.importance.empty()) groups.importance = in_.importance.subspan(c, group_);
+      groups.moments = in_.moments.subspan(c / kMomentBlock, group_ / kMomentBlock);
+    }
     const std::size_t width = formats::dtype_bits(facts_.scale_dtype) / 8;
     codes_.resize(panel_.size() / 2);
     stored_.resize(rows_ * width);
     scheme_.encode(groups, {.weight = codes_.data(),
-                            .weight_stride = codes_.size(),
+                            .weight_stride = is_row ? codes_.size() : group_ / 2,
                             .scales = stored_.data(),
-                            .scale_stride = stored_.size()});
+                            .scale_stride = is_row ? stored_.size() : width});
     std::optional<formats::GlobalScale> global;
     if (scheme_.global != nullptr) global = {.value = in_.global, .divides = in_.global_divides};
     formats::widen_scales(facts_.scale_dtype, stored_, global, std::span(scales_).first(rows_));

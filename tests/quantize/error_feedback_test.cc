@@ -82,7 +82,8 @@ constexpr std::array kForms = {Scales{SchemeId::kInt4Group, 32}, Scales{SchemeId
 
 Coded encode_carrying(const Scales& form, const Matrix& matrix, const MomentsFactor& factor,
                       ScaleSearch search = ScaleSearch::kMse,
-                      const std::vector<float>& importance = {}) {
+                      const std::vector<float>& importance = {},
+                      std::span<const MomentBlock> moments = {}) {
   EncodeOptions options;
   options.search = search;
   // Sizes, and scales that are replaced.
@@ -94,6 +95,7 @@ Coded encode_carrying(const Scales& form, const Matrix& matrix, const MomentsFac
                           .block_cols = coded.block_cols,
                           .global = coded.global,
                           .importance = importance,
+                          .moments = moments,
                           .options = options},
                          factor,
                          {.weight = coded.weight.data(),
@@ -356,6 +358,47 @@ TEST(ErrorFeedback, BytesDependOnNeitherTargetNorBand) {
       EXPECT_TRUE(is_end_of(some.weight, first.weight)) << name;
       EXPECT_TRUE(is_end_of(some.scales, first.scales)) << name;
     }
+  }
+}
+
+// The blocks of 16 along the diagonal.
+std::vector<float> blocks_of(const Moments& moments) {
+  std::vector<float> blocks;
+  for (std::size_t block = 0; block < moments.size; block += kMomentBlock) {
+    for (std::size_t i = block; i < block + kMomentBlock; ++i) {
+      const auto row =
+          moments.values.begin() + static_cast<std::ptrdiff_t>(i * moments.size + block);
+      blocks.insert(blocks.end(), row, row + kMomentBlock);
+    }
+  }
+  return blocks;
+}
+
+TEST(ErrorFeedback, TakesScalesOfASearchByMoments) {
+  const Moments moments = random_moments(256, 300, 21);
+  const MomentsFactor factor = moments.factor().value();
+  const Matrix matrix = random_matrix(40, 256, Shape::kHeavy, 8);
+  for (const Scales& form : kForms) {
+    const std::vector<float> blocks = blocks_of(moments);
+    const std::vector<MomentBlock> factored = factor_moments(blocks, form.block / kMomentBlock);
+    const auto carried = [&] {
+      return encode_carrying(form, matrix, factor, ScaleSearch::kHessian, {}, factored);
+    };
+    const Coded first = carried();
+    for_each_target([&] {
+      EXPECT_EQ(carried().weight, first.weight);
+      EXPECT_EQ(carried().scales, first.scales);
+    });
+    // The first group of a row is not changed yet: its scale is that of the search by itself.
+    EncodeOptions options;
+    options.search = ScaleSearch::kHessian;
+    const Coded plain =
+        encode(form.id, matrix, {.options = options, .block = form.block, .moments = blocks});
+    for (std::size_t r = 0; r < matrix.rows; ++r) {
+      EXPECT_EQ(first.effective[r * first.scale_cols], plain.effective[r * plain.scale_cols]);
+    }
+    EXPECT_LT(trace(matrix, first, moments), trace(matrix, plain, moments));
+    EXPECT_NE(first.scales, encode_carrying(form, matrix, factor).scales);
   }
 }
 
