@@ -19,6 +19,7 @@
 #include "convert/output/tensor_records.h"
 #include "convert/plan/passes.h"
 #include "convert/plan/plan.h"
+#include "convert/run/moments_factors.h"
 #include "engines/serving.h"
 #include "formats/base/printable.h"
 #include "formats/checkpoint/checkpoint_listing.h"
@@ -103,6 +104,13 @@ Section quality_section(const QualityReport& report, std::size_t n_worst) {
                               count_text(report.rounded_twice))},
         std::move(worst)};
   }
+  if (!report.indefinite.empty()) {
+    section.add(Paragraph{
+        fmt::format("{} tensors are rounded plainly, without gptq: the moments of their inputs are "
+                    "not positive definite ({}{})",
+                    count_text(report.indefinite.size()), report.indefinite.front(),
+                    report.indefinite.size() > 1 ? " to " + report.indefinite.back() : "")});
+  }
   if (report.inexact_globals > 0) {
     section.add(
         Paragraph{fmt::format("{} global scales are reciprocals that do not turn back exactly (off "
@@ -118,7 +126,8 @@ Json quality_json(const QualityReport& report) {
                       {"exact_blocks", report.exact_blocks},
                       {"rounded_blocks", report.rounded_blocks},
                       {"tensors_rounded_twice", report.rounded_twice},
-                      {"inexact_globals", report.inexact_globals}});
+                      {"inexact_globals", report.inexact_globals},
+                      {"indefinite_moments", report.indefinite}});
 }
 
 double gigabytes_per_second(const StageReport& stage) {
@@ -180,6 +189,37 @@ std::string importance_text(const Plan& plan) {
 void add_importance(const Plan& plan, Json& json) {
   if (plan.counts.searched > 0)
     json["importance"] = {{"weighted", plan.counts.weighted}, {"of", plan.counts.searched}};
+}
+
+// Tensors that --gptq is for, and rounds plainly since nothing is known of their inputs.
+std::vector<std::string> without_moments(const Plan& plan) {
+  std::vector<std::string> names;
+  for (const PlannedTensor& planned : plan.tensors) {
+    if (plan.recipe.choices.gptq && !planned.carries_errors &&
+        convert::can_carry_errors(plan, planned))
+      names.push_back(plan.tensor_of(planned).name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string gptq_text(const Plan& plan) {
+  std::string text = fmt::format(
+      "{} of {} tensors, with {} factors of moments", count_text(plan.counts.carrying),
+      count_text(plan.counts.carriable), count_text(convert::factor_memory(plan, 1).n_factors));
+  const std::vector<std::string> others = without_moments(plan);
+  if (!others.empty())
+    text += fmt::format("; the others are rounded plainly, without moments ({}{})", others.front(),
+                        others.size() > 1 ? " to " + others.back() : "");
+  return text;
+}
+
+void add_gptq(const Plan& plan, Json& json) {
+  if (plan.counts.carriable == 0) return;
+  json["gptq"] = {{"tensors", plan.counts.carrying},
+                  {"of", plan.counts.carriable},
+                  {"factors", convert::factor_memory(plan, 1).n_factors},
+                  {"without_moments", without_moments(plan)}};
 }
 
 // Warnings of a plan, then those of its loader rules and of its run, as lines.
@@ -298,6 +338,7 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
                     names.size() > 1 ? " to " + names.back() : ""));
   }
   if (plan.counts.searched > 0) line("importance", importance_text(plan));
+  if (plan.counts.carriable > 0) line("gptq", gptq_text(plan));
   const convert::MemoryPlan& memory = run.checked.memory;
   if (memory.n_read_twice > 0) {
     line("read twice",
@@ -306,10 +347,13 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
                      count_text(memory.n_read_twice), bytes_text(memory.bytes_read_twice)));
   }
   line("peak memory",
-       fmt::format("{} ({} tables and program, {} threads with {}, {} write buffers of {})",
+       fmt::format("{} ({} tables and program, {} threads with {}, {}{} write buffers of {})",
                    bytes_text(memory.peak()), bytes_text(memory.fixed_bytes), memory.threads,
-                   bytes_text(memory.worker_bytes), memory.n_windows,
-                   bytes_text(memory.window_bytes)));
+                   bytes_text(memory.worker_bytes),
+                   memory.factor_bytes > 0
+                       ? fmt::format("{} factors of moments, ", bytes_text(memory.factor_bytes))
+                       : "",
+                   memory.n_windows, bytes_text(memory.window_bytes)));
   const convert::DiskNeed& disk = run.checked.disk;
   line("disk",
        fmt::format(
@@ -350,6 +394,7 @@ Json dry_run_json(const DryRun& run) {
   json["bytes_out"] = plan.sizes.bytes_out;
   json["demoted"] = demoted_tensors(plan);
   add_importance(plan, json);
+  add_gptq(plan, json);
   json.update(
       {{"read_twice",
         {{"groups", checked.memory.n_read_twice}, {"bytes", checked.memory.bytes_read_twice}}},
@@ -438,6 +483,7 @@ std::string report_text(const Plan& plan, const ExecuteReport& report, const std
         convert::text_of(*plan.options.part), plan.n_members_here(), plan.n_members, output));
   }
   if (plan.counts.searched > 0) lines.push_back("importance: " + importance_text(plan));
+  if (plan.counts.carriable > 0) lines.push_back("gptq: " + gptq_text(plan));
   if (report.tensors_redone > 0) {
     lines.push_back(
         fmt::format("{} tensors of the earlier run were not whole on disk and were made again",
@@ -488,6 +534,7 @@ Json report_json(const Plan& plan, const ExecuteReport& report, const std::strin
   if (plan.options.part) json["part"] = convert::text_of(*plan.options.part);
   if (report.n_joined > 0) json["parts"] = report.n_joined;
   add_importance(plan, json);
+  add_gptq(plan, json);
   return json;
 }
 

@@ -7,16 +7,19 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include <fcntl.h>
 
+#include "convert/plan/passes.h"
 #include "formats/base/aligned_buffer.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"
+#include "quantize/error_feedback.h"
 #include "quantize/quality.h"
 #include "quantize/scheme.h"
 
@@ -218,6 +221,58 @@ class TrialTile {
   quantize::QualitySums quality_;
 };
 
+// Seconds of all threads for errors that are carried on (--gptq), and for the factors of moments,
+// by the products that both take.
+double carrying_seconds(const Plan& plan, std::size_t threads) {
+  constexpr std::size_t kRows = 64, kSize = 512;
+  const auto products_of = [](std::uint64_t rows, std::uint64_t cols) {
+    return 0.5 * static_cast<double>(rows) * static_cast<double>(cols) * static_cast<double>(cols);
+  };
+  std::set<const formats::StatisticTensor*> factors;
+  double in_columns = 0, in_factors = 0;
+  SchemeId scheme{};
+  for (const PlannedTensor& planned : plan.tensors) {
+    if (!planned.carries_errors || !plan.is_here(planned)) continue;
+    const formats::Shape& shape = plan.tensor_of(planned).shape;
+    const std::uint64_t cols = shape.back();
+    in_columns += products_of(formats::element_count(shape).value_or(0) / cols, cols);
+    scheme = planned.to;
+    if (factors.insert(moments_of(plan, planned)).second) in_factors += products_of(cols, cols) / 3;
+  }
+  if (factors.empty()) return 0;
+  Clock::time_point begun = Clock::now();
+  const auto factor =
+      quantize::MomentsFactor::make(kSize, 1, [](std::size_t row, std::span<float> out) {
+        std::fill(out.begin(), out.end(), 0.0F);
+        out[row] = 1;
+      });
+  const double factor_rate = products_of(kSize, kSize) / 3 / seconds_since(begun);
+  const quantize::Scheme& to = *quantize::find_scheme(scheme);
+  const quantize::EncodeOptions options{.search = quantize::ScaleSearch::kAmax};
+  const auto [block_rows, block_cols] = formats::scale_group(scheme, {kRows, kSize}, {128, 128});
+  std::vector<double> rates(threads, 0);
+  run_workers(threads, [&, block_rows = block_rows, block_cols = block_cols](std::size_t worker) {
+    const std::vector<float> values(kRows * kSize, 0.02F);
+    std::vector<std::byte> codes(kRows * kSize), scales(kRows * kSize);
+    const Clock::time_point start = Clock::now();
+    quantize::encode_carrying_errors(
+        to,
+        {.values = {.data = values.data(), .rows = kRows, .cols = kSize, .stride = kSize},
+         .block_rows = block_rows,
+         .block_cols = block_cols,
+         .global = to.global != nullptr ? to.global(0.1F, options, /*divides=*/false) : 0.0F,
+         .options = options},
+        *factor,
+        {.weight = codes.data(),
+         .weight_stride = kSize,
+         .scales = scales.data(),
+         .scale_stride = kSize});
+    rates[worker] = products_of(kRows, kSize) / seconds_since(start);
+  });
+  return in_columns / std::accumulate(rates.begin(), rates.end(), 0.0) +
+         in_factors / (factor_rate * static_cast<double>(threads));
+}
+
 WorkEstimate measure_computing(const Plan& plan, std::size_t threads, double at_most) {
   std::map<std::pair<SchemeId, SchemeId>, std::uint64_t> values;
   for (const PlannedTensor& planned : plan.tensors) {
@@ -248,6 +303,7 @@ WorkEstimate measure_computing(const Plan& plan, std::size_t threads, double at_
     work.n_bytes += n_values;
     seconds += static_cast<double>(n_values) / std::accumulate(rates.begin(), rates.end(), 0.0);
   }
+  seconds += carrying_seconds(plan, threads);
   if (seconds > 0) work.per_second = static_cast<double>(work.n_bytes) / seconds;
   return work;
 }

@@ -142,6 +142,7 @@ void add_fact(const Json& fact, JournalContents& contents) {
           .divides = fact.at("global").at(1).get<bool>()};
     }
     record.inexact_global = fact.contains("inexact_global");
+    record.carries_errors = fact.contains("gptq");
   } else if (fact.contains("consumed")) {
     contents.consumed.insert(fact.at("consumed").get<std::string>());
   } else if (fact.contains("complete")) {
@@ -230,6 +231,7 @@ void Journal::add_results(const std::map<std::uint32_t, TensorResult>& items) {
                         record.original_global->divides};
     }
     if (record.inexact_global) line["inexact_global"] = true;
+    if (record.carries_errors) line["gptq"] = true;
     text += line_of(line);
   }
   append(text);

@@ -32,6 +32,7 @@ TensorRecord record_of(const Plan& plan, const PlannedTensor& planned, const Ten
                     .exact_blocks = sums.exact_blocks};
   }
   record.original_global = done.original_global;
+  record.carries_errors = done.carries_errors;
   return record;
 }
 
@@ -112,6 +113,7 @@ QualityReport quality_report(const Plan& plan, const std::vector<TensorResult>& 
     const quantize::QualitySums& sums = *record.quality;
     const PlannedTensor& planned = plan.tensors[item];
     const formats::LogicalTensor& tensor = plan.tensor_of(planned);
+    if (planned.carries_errors && !record.carries_errors) report.indefinite.push_back(tensor.name);
     const formats::Role role = role_of(tensor);
     QualityReport::Row& row = rows[{planned.to, role}];
     row.scheme = planned.to;

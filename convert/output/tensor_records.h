@@ -24,6 +24,7 @@ struct TensorResult {
   /// The source's global scale where the output holds its reciprocal.
   std::optional<formats::RecordedGlobal> original_global = {};
   bool inexact_global = false;  ///< ... whose reciprocal is another number
+  bool carries_errors = false;  ///< errors of columns were carried on (--gptq)
 };
 
 /// The record of a logical tensor, without its stored tensors: names, action, schemes, error.
@@ -61,7 +62,12 @@ struct QualityReport {
   std::uint64_t rounded_twice = 0;
   std::uint64_t inexact_globals = 0;  ///< reciprocals that do not turn back
 
-  [[nodiscard]] bool empty() const { return rows.empty() && inexact_globals == 0; }
+  /// Tensors that --gptq rounded plainly, as the moments of their inputs are not positive definite.
+  std::vector<std::string> indefinite;
+
+  [[nodiscard]] bool empty() const {
+    return rows.empty() && inexact_globals == 0 && indefinite.empty();
+  }
 };
 
 /// `records` by item, with the `n_worst` worst tensors. Tensors without error sums (copied, cast)

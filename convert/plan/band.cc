@@ -5,6 +5,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
+#include "quantize/error_feedback.h"
 
 namespace ingot::convert {
 namespace {
@@ -14,6 +15,8 @@ constexpr std::uint64_t kTileValues = std::uint64_t{1} << 15;
 // Columns of a tile where a row may be cut: a multiple of every group along a row, and of the unit
 // of error sums.
 constexpr std::uint64_t kTileCols = 8192;
+// Rows that fill the vectors of error feedback.
+constexpr std::uint64_t kCarriedRows = 32;
 
 BandPlan whole_tensor(const formats::LogicalTensor& tensor, formats::SchemeId to) {
   BandPlan plan;
@@ -71,13 +74,21 @@ BandPlan BandPlan::to_cast(const formats::LogicalTensor& tensor, formats::Scheme
 }
 
 BandPlan BandPlan::to_encode(const formats::LogicalTensor& tensor, formats::SchemeId to,
-                             std::array<std::uint64_t, 2> block) {
+                             std::array<std::uint64_t, 2> block, bool carries_errors) {
   BandPlan plan = whole_tensor(tensor, to);
   if (plan.matrices == 0) return plan;
   // A scale over the whole matrix is computed beforehand and cuts nothing.
   const formats::SchemeFacts& facts = formats::scheme_facts(to);
   const bool is_whole = facts.quantized && facts.group_rows == 0;
   const std::uint64_t unit_rows = is_whole ? 1 : std::clamp<std::uint64_t>(block[0], 1, plan.rows);
+  if (carries_errors) {
+    // The factor of the moments is read once for each tile.
+    plan.band_rows = rows_of_band(plan, std::min(kCarriedRows, plan.rows));
+    plan.tile_rows = std::min(plan.band_rows, 2 * kCarriedRows);
+    plan.tile_cols = plan.cols;
+    plan.encoder_bytes = quantize::bytes_to_carry(plan.tile_rows, plan.cols);
+    return plan;
+  }
   plan.band_rows = rows_of_band(plan, unit_rows);
 
   plan.tile_cols = std::min(plan.cols, kTileCols);
@@ -111,7 +122,8 @@ Band BandPlan::band(std::uint64_t index) const {
 }
 
 std::uint64_t BandPlan::buffer_bytes() const {
-  return band_rows * (row_bytes_in() + row_bytes_out()) + 2 * tile_rows * tile_cols * sizeof(float);
+  return band_rows * (row_bytes_in() + row_bytes_out()) +
+         2 * tile_rows * tile_cols * sizeof(float) + encoder_bytes;
 }
 
 }  // namespace ingot::convert

@@ -23,6 +23,7 @@ struct BandPlan {
   std::uint64_t band_rows = 1, band_cols = 0;      ///< the longest band
   std::uint64_t tile_rows = 1, tile_cols = 1;      ///< tiles of to_encode(), encoded while in cache
   std::uint32_t source_bits = 8, output_bits = 8;  ///< bits of a value
+  std::uint64_t encoder_bytes = 0;                 ///< memory of the encoder, in addition to tiles
 
   /// Bytes without a meaning, `band_bytes` at a time.
   static BandPlan of_bytes(std::uint64_t n_bytes, std::uint64_t band_bytes);
@@ -30,15 +31,15 @@ struct BandPlan {
   /// kUnsupported when one scale covers more columns than a band holds.
   static BandPlan to_cast(const formats::LogicalTensor& tensor, formats::SchemeId to);
   /// For the encoder: bands and tiles hold whole groups of the target. `block` are the sides of a
-  /// group, {0, 0} for plain targets.
+  /// group, {0, 0} for plain targets. With `carries_errors` tiles hold whole rows.
   static BandPlan to_encode(const formats::LogicalTensor& tensor, formats::SchemeId to,
-                            std::array<std::uint64_t, 2> block);
+                            std::array<std::uint64_t, 2> block, bool carries_errors = false);
 
   [[nodiscard]] std::uint64_t count() const;
   [[nodiscard]] Band band(std::uint64_t index) const;
   [[nodiscard]] std::uint64_t row_bytes_in() const { return cols * source_bits / 8; }
   [[nodiscard]] std::uint64_t row_bytes_out() const { return cols * output_bits / 8; }
-  /// Memory for a band on both sides and two tiles of FP32 values.
+  /// Memory for a band on both sides, two tiles of FP32 values, and the encoder's own.
   [[nodiscard]] std::uint64_t buffer_bytes() const;
 };
 

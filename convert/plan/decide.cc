@@ -145,6 +145,7 @@ class Decider {
     join_fused_tensors(plan_, refusals_);
     set_input_scales(plan_, refusals_);
     set_importance(plan_, refusals_);
+    set_moments(plan_, refusals_);
     refusals_.throw_if_any();
     claim_powers_of_two();
   }

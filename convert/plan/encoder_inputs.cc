@@ -9,6 +9,7 @@
 #include "convert/recipe/statistics.h"
 #include "formats/experts/separation.h"
 #include "formats/modules/joined_module.h"
+#include "quantize/error_feedback.h"
 
 namespace ingot::convert {
 
@@ -190,6 +191,46 @@ void set_importance(Plan& plan, ErrorList& refusals) {
     throw Error(ErrorCode::kMissingTensor,
                 "--importance has mean squares of none of the tensors whose scales are searched "
                 "(made from another model?)");
+  }
+}
+
+bool can_carry_errors(const Plan& plan, const PlannedTensor& planned) {
+  return quantize::can_carry_errors(planned.to) && searches_scales(plan, planned);
+}
+
+const formats::StatisticTensor* moments_of(const Plan& plan, const PlannedTensor& planned) {
+  return plan.recipe.choices.importance->file().find(
+      formats::module_name(plan.tensor_of(planned).name), formats::kInputMoments);
+}
+
+void set_moments(Plan& plan, ErrorList& refusals) {
+  const Choices& choices = plan.recipe.choices;
+  if (!choices.gptq) return;
+  if (choices.importance == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--gptq needs the second moments of inputs: --importance STATS, a directory that "
+                "ingot calibrate wrote");
+  }
+  for (PlannedTensor& planned : plan.tensors) {
+    if (!can_carry_errors(plan, planned)) continue;
+    ++plan.counts.carriable;
+    const formats::StatisticTensor* moments = moments_of(plan, planned);
+    if (moments == nullptr) continue;
+    const formats::LogicalTensor& tensor = plan.tensor_of(planned);
+    if (moments->shape != formats::Shape{tensor.shape.back(), tensor.shape.back()}) {
+      refusals.add(ErrorCode::kShapeMismatch, formats::module_name(tensor.name),
+                   "--importance has moments of shape {} where the weight has {} columns",
+                   formats::shape_text(moments->shape), tensor.shape.back());
+      continue;
+    }
+    planned.carries_errors = true;
+    ++plan.counts.carrying;
+  }
+  refusals.throw_if_any();
+  if (plan.counts.carriable > 0 && plan.counts.carrying == 0) {
+    throw Error(ErrorCode::kMissingTensor,
+                "--importance has input_moments of none of the tensors that --gptq is for (ingot "
+                "calibrate --out DIRECTORY keeps them, a single file does not)");
   }
 }
 

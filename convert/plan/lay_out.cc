@@ -297,8 +297,8 @@ void measure_plan(Plan& plan) {
     if (planned.action == Action::kDrop) continue;
     plan.sizes.open_targets = std::max(plan.sizes.open_targets, targets_of(plan, planned));
     if (goes_through_bands(plan.tensor_of(planned), planned)) {
-      const BandPlan bands =
-          BandPlan::to_encode(plan.tensor_of(planned), planned.to, planned.block);
+      const BandPlan bands = BandPlan::to_encode(plan.tensor_of(planned), planned.to, planned.block,
+                                                 planned.carries_errors);
       plan.sizes.band_bytes = std::max(plan.sizes.band_bytes, bands.buffer_bytes());
     }
   }

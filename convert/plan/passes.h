@@ -214,6 +214,16 @@ void set_input_scales(Plan& plan, ErrorList& refusals);
 /// True if --search chooses a tensor's scales.
 bool searches_scales(const Plan& plan, const PlannedTensor& planned);
 
+/// True if --gptq is for a tensor: its codes can be chosen column by column.
+bool can_carry_errors(const Plan& plan, const PlannedTensor& planned);
+/// The second moments of a tensor's inputs in --importance; null without.
+const formats::StatisticTensor* moments_of(const Plan& plan, const PlannedTensor& planned);
+/// Marks the tensors whose errors are carried on (PlannedTensor::carries_errors) and counts them.
+/// Refuses --gptq without --importance (kInvalidArgument), moments of another size
+/// (kShapeMismatch), and statistics without the moments of any (kMissingTensor). Does nothing
+/// without --gptq.
+void set_moments(Plan& plan, ErrorList& refusals);
+
 /// Marks the tensors whose scales are searched with weights (PlannedTensor::is_weighted) and counts
 /// them. Refuses statistics of another width (kShapeMismatch); a plan in which nothing is weighted,
 /// because no scales are searched (kInvalidArgument), or because the

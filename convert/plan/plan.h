@@ -70,7 +70,8 @@ struct PlannedTensor {
   formats::SchemeId to{};
   /// No rule asked for it: the source's scheme has no place in the target dialect.
   bool is_demoted = false;
-  bool is_weighted = false;  ///< --importance knows its columns
+  bool is_weighted = false;     ///< --importance knows its columns
+  bool carries_errors = false;  ///< --gptq: --importance knows the moments of its inputs
   /// The global scale that block scales of a kCopy are computed again for, as the dialect stores
   /// it.
   std::optional<float> joint_global = {};
@@ -217,6 +218,8 @@ struct PlanCounts {
   std::uint64_t rescaled = 0;  ///< copied tensors with a joint global scale
   /// Tensors with searched scales, and those with weights too; both only with --importance.
   std::uint64_t searched = 0, weighted = 0;
+  /// With --gptq: tensors that it is for, and those of which the moments are known.
+  std::uint64_t carriable = 0, carrying = 0;
   std::uint64_t fitted_to_bf16 = 0;  ///< tensors that --tp-fit bf16 left in, or made, BF16
 };
 

@@ -476,6 +476,7 @@ Json Choices::to_json() const {
                {"search", word_of(kSearches, search)},
                {"via", word_of(kVias, via)},
                {"quantize_attention", quantize_attention}};
+  if (gptq) json["gptq"] = true;
   if (group_size) json["group_size"] = *group_size;
   if (!base_model.empty()) json["base_model"] = base_model;
   if (n_layers) json["layers"] = fmt::format("0-{}", *n_layers - 1);

@@ -90,6 +90,7 @@ struct Choices {
   std::optional<std::uint64_t> group_size;
   Via via = Via::kF32;
   bool quantize_attention = false;
+  bool gptq = false;       ///< --gptq: errors of columns are carried on, by moments of --importance
   std::string base_model;  ///< --base-model: the source's name on the hub; empty: its place tells
   std::optional<std::uint64_t> n_layers;  ///< --layers: only the first so many; nullopt: all
   std::optional<ExpertChoice> experts;  ///< --experts; nullopt: as loaders of the target read them
@@ -168,8 +169,8 @@ const RecipeOption& recipe_option(std::string_view name);
 void take_option(std::string_view name, std::string_view word, Recipe& recipe);
 
 /// A recipe in YAML: recipe_options(), `rules` (a list of {match, scheme}), `allow` (a map from
-/// kind to a list of patterns) and `quantize-attention`. At most 1 MiB and 10,000 rules; anything
-/// unknown or of the wrong type is kInvalidArgument, with its line.
+/// kind to a list of patterns) `quantize-attention` and `gptq`. At most 1 MiB and 10,000 rules;
+/// anything unknown or of the wrong type is kInvalidArgument, with its line.
 Recipe parse_recipe(std::string_view yaml, std::string_view where);
 
 }  // namespace ingot::convert

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kMaxRules = 10'000;
 
 std::vector<std::string_view> keys() {
-  std::vector<std::string_view> keys = {"rules", "allow", "quantize-attention"};
+  std::vector<std::string_view> keys = {"rules", "allow", "quantize-attention", "gptq"};
   for (const RecipeOption& option : recipe_options()) keys.push_back(option.name.substr(2));
   return keys;
 }
@@ -59,10 +59,14 @@ void read_options(const Yaml& root, Recipe& recipe) {
     const std::string& word = value->text(key);
     value->at_line([&] { take_option(option.name, word, recipe); });
   }
-  if (const Yaml* value = root.find("quantize-attention")) {
-    recipe.choices.quantize_attention = value->boolean("quantize-attention");
-    if (recipe.choices.quantize_attention) recipe.given.emplace_back("--quantize-attention");
-  }
+  const auto read_switch = [&](std::string_view key, bool Choices::*choice) {
+    const Yaml* value = root.find(key);
+    if (value == nullptr) return;
+    recipe.choices.*choice = value->boolean(key);
+    if (recipe.choices.*choice) recipe.given.push_back(fmt::format("--{}", key));
+  };
+  read_switch("quantize-attention", &Choices::quantize_attention);
+  read_switch("gptq", &Choices::gptq);
 }
 
 }  // namespace

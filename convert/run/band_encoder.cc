@@ -116,18 +116,20 @@ void HeldValues::require_some(const formats::LogicalTensor& tensor, formats::Sch
               to == SchemeId::kBf16 ? "f32" : "bf16");
 }
 
-BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, TileBuffers& tiles)
+BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, TileBuffers& tiles,
+                         const quantize::MomentsFactor* factor)
     : of_(of),
       plan_(of.plan),
       planned_(of.planned),
       tensor_(of.tensor),
       tiles_(tiles),
       to_(*quantize::find_scheme(planned_.to)),
-      bands_(BandPlan::to_encode(tensor_, planned_.to, planned_.block)),
+      bands_(BandPlan::to_encode(tensor_, planned_.to, planned_.block, planned_.carries_errors)),
       scales_(of.source, tensor_, of.scale_policy()),
       facts_(formats::scheme_facts(planned_.to)),
       options_(options_for(to_, plan_.target.encode)),
       repacks_(can_repack()),
+      factor_(factor),
       amax_(amax),
       nan_allowed_(of.allows_nan()),
       nonfinite_allowed_(any_matches(plan_.recipe.allow.nonfinite, tensor_.name)),
@@ -265,6 +267,16 @@ std::vector<float> BandEncoder::given_scales(const Band& band, const Tile& tile)
   return scales;
 }
 
+quantize::EncodeFaults BandEncoder::encode_values(const quantize::EncodeInput& in,
+                                                  const quantize::EncodeOutput& out) const {
+  if (factor_ == nullptr) return to_.encode(in, out);
+  // The search counts an error as much as the input that it meets, whatever else is known of it.
+  quantize::EncodeInput weighted = in;
+  weighted.importance = factor_->mean_squares();
+  quantize::encode_carrying_errors(to_, weighted, *factor_, out);
+  return {};
+}
+
 void BandEncoder::encode_tile(const CodedMatrix& source, const Band& band, const Tile& tile) {
   const std::size_t width = formats::dtype_bits(facts_.scale_dtype) / 8;
   const std::uint64_t across = groups_across(bands_.cols);
@@ -284,7 +296,7 @@ void BandEncoder::encode_tile(const CodedMatrix& source, const Band& band, const
     const std::vector<float> given = release_ ? given_scales(band, tile) : std::vector<float>();
     std::span<const float> importance = importance_;
     if (!importance.empty()) importance = importance.subspan(tile.col, tile.cols);
-    const quantize::EncodeFaults faults = to_.encode(
+    const quantize::EncodeFaults faults = encode_values(
         {.values = values(tile),
          .block_rows = planned_.block[0],
          .block_cols = planned_.block[1],

@@ -9,6 +9,7 @@
 #include "convert/plan/plan.h"
 #include "formats/base/error.h"
 #include "formats/storage/block_scales.h"
+#include "quantize/error_feedback.h"
 #include "quantize/quality.h"
 #include "quantize/scheme.h"
 
@@ -97,7 +98,9 @@ class BandEncoder {
  public:
   /// `amax`: of the fused set, or nullopt if there is none. All references must outlive the
   /// encoder.
-  BandEncoder(const PlannedValues& of, std::optional<float> amax, TileBuffers& tiles);
+  /// `factor`: carries the errors of columns on; null: none are.
+  BandEncoder(const PlannedValues& of, std::optional<float> amax, TileBuffers& tiles,
+              const quantize::MomentsFactor* factor = nullptr);
 
   [[nodiscard]] const BandPlan& bands() const { return bands_; }
   /// The fact about a band that a fused set needs before any is encoded: its largest magnitude, or
@@ -123,6 +126,8 @@ class BandEncoder {
   [[nodiscard]] std::optional<std::uint64_t> first_nonfinite(const Tile& tile) const;
   void replace_nonfinite(const Band& band, const Tile& tile);
   [[nodiscard]] std::vector<float> given_scales(const Band& band, const Tile& tile) const;
+  [[nodiscard]] quantize::EncodeFaults encode_values(const quantize::EncodeInput& in,
+                                                     const quantize::EncodeOutput& out) const;
   void encode_tile(const quantize::CodedMatrix& source, const Band& band, const Tile& tile);
   void measure_tile(const Tile& tile, const quantize::EncodeOutput& out);
   [[nodiscard]] std::uint64_t groups_across(std::uint64_t cols) const;
@@ -142,6 +147,7 @@ class BandEncoder {
   std::optional<formats::ScaleReader> release_;
   const quantize::EncodeOptions options_;
   bool repacks_ = false;
+  const quantize::MomentsFactor* factor_;
   std::optional<float> amax_;
   float global_ = 1;
   bool values_are_finite_ = false;  // of the band at hand, NaN codes apart

@@ -11,6 +11,7 @@
 
 #include "convert/run/actions.h"
 #include "convert/run/given_tensors.h"
+#include "convert/run/moments_factors.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 
@@ -231,11 +232,13 @@ TensorRunReport convert_tensors(const TensorRun& run) {
                         std::erase_if(items, [&](auto i) { return i >= run.plan.tensors.size(); });
                         if (!items.empty()) run.durable(items);
                       });
+  MomentsFactors factors(run.plan, run.memory.factor_bytes, run.threads, run.done);
   RunContext context{.plan = run.plan,
                      .writer = writer,
                      .progress = {},
                      .original_globals = original_globals(run.plan),
-                     .lossless_only = run.lossless_only};
+                     .lossless_only = run.lossless_only,
+                     .factors = &factors};
   context.done_bytes = mark_written(run, writer);
   context.progress = [&] {
     if (run.progress) run.progress(context.done_bytes.load(), run.plan.sizes.bytes_out);

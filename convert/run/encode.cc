@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "convert/run/actions.h"
+#include "convert/run/moments_factors.h"
 #include "formats/base/error.h"
 #include "formats/container/float8.h"
 
@@ -28,13 +29,14 @@ std::vector<std::byte> exponents_of(std::span<const std::byte> scales) {
 // Encodes one tensor band by band from the file, and writes its parts.
 class Encoder {
  public:
-  Encoder(const TensorTask& task, std::optional<float> amax)
+  Encoder(const TensorTask& task, std::optional<float> amax, const quantize::MomentsFactor* factor)
       : task_(task),
         plan_(task.plan),
         planned_(task.planned),
         facts_(formats::scheme_facts(planned_.to)),
         amax_(amax),
-        encoder_(task, amax, task.tiles) {}
+        carries_errors_(factor != nullptr),
+        encoder_(task, amax, task.tiles, factor) {}
 
   TensorResult run() {
     for (std::size_t p = 0; p < planned_.n_parts; ++p) parts_.push_back(task_.part(p));
@@ -56,6 +58,7 @@ class Encoder {
     TensorResult result{.source = task_.source_hashes({{Part::kWeight, weight}}), .output = {}};
     for (PartWriter& part : parts_) result.output.push_back(part.finish());
     result.amax = amax_;
+    result.carries_errors = carries_errors_;
     if (facts_.quantized) {
       result.quality = encoder_.quality();
       if (facts_.group_rows == 0) {
@@ -118,6 +121,7 @@ class Encoder {
   const PlannedTensor& planned_;
   const formats::SchemeFacts& facts_;  // of the target
   std::optional<float> amax_;
+  bool carries_errors_;
   BandEncoder encoder_;
   std::vector<float> row_scales_;  // of all rows, where a part is made of them
   std::vector<std::int64_t> row_sums_;
@@ -127,7 +131,10 @@ class Encoder {
 }  // namespace
 
 TensorResult encode(const TensorTask& task, std::optional<float> amax) {
-  return Encoder(task, amax).run();
+  if (!task.planned.carries_errors) return Encoder(task, amax, nullptr).run();
+  // Before the first byte is written: others may wait for what this thread would hold.
+  const MomentsFactors::Lease lease = task.context.factors->lease(task.planned);
+  return Encoder(task, amax, lease.factor()).run();
 }
 
 float amax_of(const TensorTask& task) {

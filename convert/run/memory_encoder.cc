@@ -9,6 +9,7 @@
 
 #include "convert/run/actions.h"
 #include "formats/base/error.h"
+#include "formats/base/parallel.h"
 #include "formats/experts/viewed_bytes.h"
 #include "formats/text/spelling.h"
 
@@ -292,6 +293,7 @@ MemoryEncoder::MemoryEncoder(const Plan& plan, std::span<const formats::StoredTe
       most_held_(most_held),
       sets_(plan, given, held),
       done_(plan.tensors.size(), 0),
+      factors_(plan, factor_memory(plan, 1).useful, available_processors(), done_),
       results_(plan.tensors.size()) {
   if (plan.is_sliced()) {
     throw Error(ErrorCode::kUnsupported,
@@ -332,7 +334,7 @@ std::vector<EncodedTensor> MemoryEncoder::convert(std::span<const std::uint32_t>
     for (std::size_t p = 0; p < planned.n_parts; ++p)
       sink.add(plan_.first_place(planned.parts[p]), planned.parts[p].n_bytes);
   }
-  RunContext context{.plan = plan_, .writer = sink, .progress = [] {}};
+  RunContext context{.plan = plan_, .writer = sink, .progress = [] {}, .factors = &factors_};
   SetConverter converter(context, 0, {.done = done_, .of = results_});
   // Sets of one scale are consecutive in the plan.
   for (auto first = all.begin(); first != all.end();) {

@@ -15,6 +15,7 @@
 
 #include "convert/output/tensor_records.h"
 #include "convert/plan/plan.h"
+#include "convert/run/moments_factors.h"
 #include "formats/container/tensor.h"
 #include "formats/storage/stored_bytes.h"
 
@@ -169,7 +170,8 @@ class MemoryEncoder {
   std::uint64_t most_held_;
   mutable std::mutex mutex_;  // guards sets_
   TensorSets sets_;
-  const std::vector<char> done_;       // by tensor of the plan: none is done
+  const std::vector<char> done_;  // by tensor of the plan: none is done
+  MomentsFactors factors_;
   std::vector<TensorResult> results_;  // by tensor of the plan, of the sets at hand
 };
 

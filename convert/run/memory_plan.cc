@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "convert/run/moments_factors.h"
 #include "formats/base/error.h"
 
 namespace ingot::convert {
@@ -41,7 +42,9 @@ MemoryPlan plan_memory(const Plan& plan, std::size_t most_threads, std::uint64_t
   const std::uint64_t of_worker = kLoopBytes + plan.sizes.band_bytes;
   // Two windows for each thread, and two more.
   const std::uint64_t per_thread = of_worker + 2 * kMinWindowBytes;
-  const std::uint64_t least = memory.fixed_bytes + 2 * kMinWindowBytes + per_thread;
+  const FactorMemory least_factors = factor_memory(plan, 1);
+  const std::uint64_t least =
+      memory.fixed_bytes + least_factors.least + 2 * kMinWindowBytes + per_thread;
   if (mem_limit < least) {
     throw Error(ErrorCode::kLimit,
                 "this checkpoint takes more memory on one thread than {:.1f} MB; --mem-limit {}MB "
@@ -54,6 +57,11 @@ MemoryPlan plan_memory(const Plan& plan, std::size_t most_threads, std::uint64_t
   memory.worker_bytes = threads * of_worker;
   const std::uint64_t least_windows = 2 * threads + 2;
   std::uint64_t available = mem_limit - memory.fixed_bytes - memory.worker_bytes;
+  // At most half of the room beyond the least: windows and kept bytes have the other half.
+  const std::uint64_t beyond = available - least_factors.least - least_windows * kMinWindowBytes;
+  memory.factor_bytes =
+      std::min(factor_memory(plan, threads).useful, least_factors.least + beyond / 2);
+  available -= memory.factor_bytes;
   // Reading bytes once is worth up to half of the remaining memory; the windows need the rest.
   const std::size_t n_sets = plan.fused_sets.size();
   std::vector<std::uint64_t> sizes(n_sets);  // bytes of each set, then of each other tensor

@@ -15,12 +15,14 @@ struct MemoryPlan {
   /// tensor (Plan::reread); what exceeds them is read again.
   std::uint64_t kept_bytes = 0;
   std::uint64_t n_read_twice = 0, bytes_read_twice = 0;  ///< sets read twice, and their bytes
+  std::uint64_t factor_bytes = 0;                        ///< factors of moments, of all threads
   std::uint64_t threads = 0;                             ///< threads that convert at once
   std::uint64_t window_bytes = 0;                        ///< one window of an output file
   std::uint64_t n_windows = 0;
   std::uint64_t files_at_once = 1;  ///< output files that are written at the same time
   [[nodiscard]] std::uint64_t peak() const {
-    return fixed_bytes + worker_bytes + threads * kept_bytes + window_bytes * n_windows;
+    return fixed_bytes + worker_bytes + factor_bytes + threads * kept_bytes +
+           window_bytes * n_windows;
   }
 };
 

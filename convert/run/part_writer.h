@@ -23,6 +23,8 @@ struct StageTimes {
   StageTime read, compute, hash;
 };
 
+class MomentsFactors;
+
 /// State that all threads of a run share.
 struct RunContext {
   const Plan& plan;
@@ -33,7 +35,8 @@ struct RunContext {
   /// Global scales as first written, by tensor; for conversions back (docs/formats.md, "Global
   /// scales").
   std::map<std::string, formats::GlobalScale> original_globals;
-  bool lossless_only = false;  ///< ExecuteOptions::lossless_only
+  bool lossless_only = false;         ///< ExecuteOptions::lossless_only
+  MomentsFactors* factors = nullptr;  ///< factors of tensors whose errors are carried on
 };
 
 /// Writes one part of one tensor: takes the bytes of the whole, in order, and puts them wherever

@@ -230,6 +230,7 @@ std::string tensor_record_line(const TensorRecord& record) {
     json["original_global"] = {{"value", record.original_global->value},
                                {"divides", record.original_global->divides}};
   }
+  if (record.carries_errors) json["gptq"] = true;
   if (!record.home_file.empty()) json["home_file"] = record.home_file;
   return json.dump();
 }
@@ -258,6 +259,7 @@ TensorRecord parse_tensor_record(std::string_view line, std::string_view where) 
                               .divides = global->boolean("divides")};
     global->expect_no_more();
   }
+  record.carries_errors = fields.boolean("gptq", false);
   record.home_file = fields.optional_inner_path("home_file");
   fields.expect_no_more();
   return record;

@@ -115,6 +115,7 @@ struct TensorRecord {
   std::vector<TensorHash> output;
   std::optional<RecordedError> error;
   std::optional<RecordedGlobal> original_global;
+  bool carries_errors = false;  ///< codes were chosen column by column (--gptq)
   /// Weights file in which layout `hf` would have the tensor; only for a rank's tensors.
   std::string home_file = {};
 };

@@ -91,6 +91,7 @@ void read_choices(const TargetFlags& flags, Recipe& recipe) {
         std::make_shared<const convert::Importance>(convert::Importance::read(flags.importance));
   }
   if (is_given("--quantize-attention", flags.quantize_attention)) choices.quantize_attention = true;
+  if (is_given("--gptq", flags.gptq)) choices.gptq = true;
 }
 
 }  // namespace
@@ -194,6 +195,9 @@ std::vector<Flag> choice_flags(TargetFlags& flags) {
        "weight the errors of columns by the mean squares in this directory or file, which ingot "
        "calibrate writes, when scales are searched",
        {.kind = ValueKind::kPath}},
+      {"--gptq", &flags.gptq,
+       "int4, nvfp4, mxfp4: choose the codes of a weight column by column, so that its outputs "
+       "change least (GPTQ); needs --importance with moments of inputs"},
       choice(flags, "--via", "values pass through f32 (default), or bf16, as if cast first")};
 }
 

@@ -59,6 +59,8 @@ class InspectOptions(TypedDict, total=False):
         128)
     importance: weight the errors of columns by the mean squares in this directory or file, which ingot
         calibrate writes, when scales are searched
+    gptq: int4, nvfp4, mxfp4: choose the codes of a weight column by column, so that its outputs change least
+        (GPTQ); needs --importance with moments of inputs
     via: values pass through f32 (default), or bf16, as if cast first
     tp: tensor parallelism
     ep: expert parallelism
@@ -95,6 +97,7 @@ class InspectOptions(TypedDict, total=False):
     search: str | int | float
     group_size: str | int | float
     importance: Path
+    gptq: bool
     via: str | int | float
     tp: int
     ep: int
@@ -231,6 +234,8 @@ class ConvertOptions(TypedDict, total=False):
         128)
     importance: weight the errors of columns by the mean squares in this directory or file, which ingot
         calibrate writes, when scales are searched
+    gptq: int4, nvfp4, mxfp4: choose the codes of a weight column by column, so that its outputs change least
+        (GPTQ); needs --importance with moments of inputs
     via: values pass through f32 (default), or bf16, as if cast first
     experts: routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor per expert and
         projection); default: as loaders of the target read them
@@ -307,6 +312,7 @@ class ConvertOptions(TypedDict, total=False):
     search: str | int | float
     group_size: str | int | float
     importance: Path
+    gptq: bool
     via: str | int | float
     experts: str | int | float
     layers: str | int | float

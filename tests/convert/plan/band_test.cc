@@ -204,6 +204,21 @@ TEST_P(EncodeBands, AreAboutAMegabyteOrOneGroup) {
   }
 }
 
+TEST(BandPlan, CarriedErrorsHaveTilesOfWholeRows) {
+  for (const formats::Shape& shape : kShapes) {
+    const LogicalTensor tensor = tensor_of(shape, SchemeId::kBf16);
+    const BandPlan bands = BandPlan::to_encode(tensor, SchemeId::kMxfp4, {1, 32}, true);
+    const BandPlan plain = BandPlan::to_encode(tensor, SchemeId::kMxfp4, {1, 32});
+    expect_bands_cover(tensor, bands);
+    EXPECT_EQ(bands.tile_cols, bands.cols);
+    EXPECT_LE(bands.tile_rows, bands.band_rows);
+    EXPECT_TRUE(bands.tile_rows % 32 == 0 || bands.tile_rows == bands.rows);
+    EXPECT_GT(bands.buffer_bytes() - 2 * bands.tile_rows * bands.tile_cols * sizeof(float),
+              bands.tile_rows * bands.cols * sizeof(float));
+    EXPECT_EQ(plain.encoder_bytes, 0U);
+  }
+}
+
 TEST(BandPlan, PackedCodesTakeHalfAByte) {
   const BandPlan packed =
       BandPlan::to_encode(tensor_of({1024, 7168}, SchemeId::kMxfp4), SchemeId::kNvfp4, {1, 16});
