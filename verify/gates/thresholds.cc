@@ -158,12 +158,22 @@ constexpr std::array kDefaults{
 // Answers of four-bit models are only reported.
 constexpr std::array<std::string_view, 3> kGreedyKinds = {"plain", "int8", "fp8"};
 
+// Gives a floor that the search decides. Errors that are carried on are larger than those
+// of rounding, as they are there to cancel each other: an independent GPTQ has 0.975 to 0.982 in
+// NVFP4 and 0.955 to 0.972 in MXFP4 on made-up inputs (tests/golden/gptq).
 double nvfp4_cosine(std::string_view search) {
+  if (search == "gptq") return 0.95;
   if (search == "mse") return 0.9965;
   if (search == "4over6") return 0.9955;
   // Columns that matter less are given up on purpose.
   if (search == "weighted") return 0.992;
   return 0.995;
+}
+
+double int4_cosine(std::string_view search) {
+  if (search == "gptq") return 0.93;
+  // For rows that share a scale. Columns that matter less are given up on purpose.
+  return search == "weighted" ? 0.97 : 0.985;
 }
 
 }  // namespace
@@ -221,10 +231,12 @@ Thresholds default_thresholds(std::string_view search) {
                                 .limit = row.limit,
                                 .origin = "default"});
   };
-  for (const DefaultLimit& row : kDefaults) add(row);
+  for (const DefaultLimit& row : kDefaults) {
+    const bool is_carried = search == "gptq" && row.metric == "weights.cosine";
+    add(is_carried && row.group == "mxfp4" ? DefaultLimit{row.metric, row.group, 0.93} : row);
+  }
   add({"weights.cosine", "nvfp4", nvfp4_cosine(search)});
-  // For rows that share a scale. Columns that matter less are given up on purpose.
-  add({"weights.cosine", "int4", search == "weighted" ? 0.97 : 0.985});
+  add({"weights.cosine", "int4", int4_cosine(search)});
   for (const std::string_view kind : kGreedyKinds) {
     add({"greedy.different", kind, 0});
     add({"greedy.inconclusive", kind, 0.5});

@@ -250,6 +250,8 @@ std::string Wanted::sentence() const {
   if (via_bf16) words.emplace_back("--via bf16");
   if (!fp8_grid.empty()) words.push_back("--fp8-grid " + fp8_grid);
   if (has_given_scales) words.emplace_back("--scales-from");
+  if (search == kCarryingSearch)
+    words.emplace_back("--gptq (4-bit codes by the error of their row, not one by one)");
   for (const auto& [selector, scheme, is_default] : plain_rules)
     words.push_back(is_default ? fmt::format("--to {}", scheme)
                                : fmt::format("--rule '{}={}'", selector, scheme));
@@ -263,7 +265,10 @@ Wanted wanted_of(const std::optional<formats::Manifest>& manifest) {
   const Json& choices = json_member(recipe, "choices");
   wanted.is_recorded = recipe.is_object() && !recipe.empty();
   const bool is_weighted = !json_member(choices, "importance").is_null();
-  wanted.search = is_weighted ? std::string(kWeightedSearch) : text_at(choices, "search");
+  const bool is_carrying = !json_member(choices, "gptq").is_null();
+  wanted.search = is_carrying   ? std::string(kCarryingSearch)
+                  : is_weighted ? std::string(kWeightedSearch)
+                                : text_at(choices, "search");
   wanted.fp8_grid = text_at(choices, "fp8_grid");
   wanted.activations = text_at(choices, "activations");
   wanted.is_repair = !json_member(choices, "repair").is_null();

@@ -74,13 +74,16 @@ std::vector<SchemeChange> scheme_changes(const formats::Checkpoint& source,
 
 /// The search of --importance: errors count by the columns that they are in.
 inline constexpr std::string_view kWeightedSearch = "weighted";
+/// The search of --gptq: codes make up for what others of their row lost.
+inline constexpr std::string_view kCarryingSearch = "gptq";
 
 /// The requests to the conversion that made an output, by its manifest. They decide what a right
 /// output is; how near the output comes to it, and whether that is enough, is never taken from
 /// there.
 struct Wanted {
   bool is_recorded = false;  ///< requests are in a manifest; false: all that follows is assumed
-  /// "amax", "4over6", "mse", "signed", or "weighted" by --importance; empty: unknown.
+  /// "amax", "4over6", "mse", "signed", "weighted" by --importance, or "gptq"; empty:
+  /// unknown.
   std::string search = {};
   std::string fp8_grid = {};      ///< "amax" or "ue8m0"; empty: the source's
   std::string activations = {};   ///< "weight-only", "dynamic" or "static"; empty: the source's

@@ -88,8 +88,10 @@ class WeightPair {
 
   ComparedTensor source_, output_;
   const Wanted& wanted_;
-  bool is_raw_ = false;          ///< one side is raw: bytes are compared
-  bool same_coding_ = false;     ///< scheme, groups and dtype
+  bool is_raw_ = false;       ///< one side is raw: bytes are compared
+  bool same_coding_ = false;  ///< scheme, groups and dtype
+  /// --gptq: codes of the output make up for what others of their row lost.
+  bool is_carrying_ = false;
   bool is_reach_judged_ = true;  ///< scales follow from the values
   WeightBands bands_;
   mutable GroupCodes codes_;

@@ -1,0 +1,41 @@
+"""gptq_traces.py SOURCE PLAIN CARRIED STATS: three checkpoints in F32, and the directory of a calibration. Prints the
+trace of error x moments x error' of CARRIED over that of PLAIN: the geometric mean over weights, the largest, and how
+many weights differ; for weights whose input moments STATS has, with those of modules with the same input under the
+first one's name. Others must be the same in both."""
+import json
+import pathlib
+import sys
+
+import numpy as np
+
+from container import read_file
+
+
+def tensors(directory):
+    return {stored.name: np.frombuffer(stored.data, "<f4").reshape(stored.shape).astype(np.float64)
+            for path in sorted(pathlib.Path(directory).rglob("*.safetensors"))
+            for stored in read_file(str(path)) if stored.dtype == "F32"}
+
+
+source, plain, carried = (tensors(folder) for folder in sys.argv[1:4])
+stats = pathlib.Path(sys.argv[4])
+ending = ".input_moments"
+moments = {name.removesuffix(ending): values for name, values in tensors(stats / "moments").items()}
+for first, *others in json.loads((stats / "calibration.json").read_text())["shared"]["moments"]:
+    moments.update({other: moments[first] for other in others if first in moments})
+
+
+def trace(error, name):
+    return float(np.einsum("ni,ij,nj->", error, moments[name], error))
+
+
+ratios = {}
+for name, values in source.items():
+    before, after = plain[name] - values, carried[name] - values
+    if np.array_equal(before, after):
+        continue
+    module = name.removesuffix(".weight")
+    assert module in moments, f"{name} differs, and nothing is known of its inputs"
+    ratios[name] = trace(after, module) / trace(before, module)
+worst = max(ratios, key=ratios.get)
+print(f"{np.exp(np.mean(np.log(list(ratios.values())))):.4f} {ratios[worst]:.4f} {len(ratios)} {worst}")
