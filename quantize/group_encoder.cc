@@ -140,7 +140,7 @@ void settle_infinite_codes(const ScaledGroups& in, formats::CodeKind kind, std::
                          [&](std::size_t r, std::size_t begin, std::size_t end, std::size_t group) {
                            for (std::size_t c = begin; c < end; ++c) {
                              const std::uint8_t old = code_at<code.kBits>(codes + r * stride, c);
-                             const float value = code.value(old);
+                             const float value = code.value(old, in.zero(group));
                              if (!std::isinf(value * in.scales[group])) continue;
                              // The next code towards zero. REQUIRES: there is one of this sign.
                              const int step = is_integer && value < 0 ? 1 : -1;

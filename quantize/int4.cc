@@ -1,4 +1,5 @@
-// 4-bit integers -8 to 7, stored with 8 added, under a BF16 scale per group of columns.
+// 4-bit integers -8 to 7, stored with 8 added, or 0 to 15 less a zero point, under a BF16 scale per
+// group of columns.
 
 #include <algorithm>
 #include <array>
@@ -53,7 +54,7 @@ std::vector<float> scales_by_moments(const EncodeInput& in, std::size_t group_co
   std::vector<float> amaxes(n), best(n), tried, errors;
   group_amax(in.values, 1, group_cols, amaxes);
   for (std::size_t k = 0; k < n; ++k)
-    best[k] = amaxes[k] == 0 ? 1.0F : stored_int4_scale(amaxes[k] / 7);
+    best[k] = amaxes[k] == 0 ? 1.0F : stored_int4_scale(amaxes[k] / kOfAmax.first);
   const std::vector<float> first = best;
   std::vector<float> by_mse(n);
   const std::size_t across = in.values.cols / group_cols;
@@ -81,7 +82,7 @@ std::vector<float> scales_by_moments(const EncodeInput& in, std::size_t group_co
   };
   try_all(kInt4Steps + 1, [&](std::size_t k, std::size_t step) {
     if (step == kInt4Steps) return by_mse[k];
-    return stored_int4_scale(amaxes[k] / (7 + static_cast<float>(step) * kInt4Step));
+    return stored_int4_scale(amaxes[k] / kOfAmax.at(step));
   });
   const std::vector<float> centres = best;
   try_all(2 * kNeighbours, [&](std::size_t k, std::size_t i) {
@@ -99,13 +100,15 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
       static_cast<std::size_t>(std::min<std::uint64_t>(in.block_cols, values.cols));
   INGOT_CHECK(values.cols % group_cols == 0 && group_cols % 2 == 0);
   if (in.search() == ScaleSearch::kHessian && in.given_scales.empty()) {
+    INGOT_CHECK(out.zeros == nullptr);
     const std::vector<float> scales = scales_by_moments(in, group_cols);
     EncodeInput given = in;
     given.given_scales = scales;
     return encode(given, out);
   }
   const std::size_t across = values.cols / group_cols;
-  INGOT_CHECK(in.given_scales.empty() || in.given_scales.size() >= across * values.rows);
+  INGOT_CHECK(in.given_scales.empty() ||
+              (in.given_scales.size() >= across * values.rows && out.zeros == nullptr));
   INGOT_CHECK(in.importance.empty() || in.importance.size() == values.cols);
   std::vector<float> weights(in.importance.size());
   group_weights(in.importance, group_cols, weights);
@@ -115,13 +118,15 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
     for (std::size_t g = 0; g < across; g += kGroupsAtOnce) {
       const std::size_t n = std::min(kGroupsAtOnce, across - g), col = g * group_cols;
       const auto scales = std::span(chosen).first(n);
+      std::span<std::uint8_t> zeros;
+      if (out.zeros != nullptr) zeros = {out.zeros + r * out.zero_stride + g, n};
       if (in.given_scales.empty()) {
         choose_int4_scales({.values = values.row(r) + col,
                             .n_groups = n,
                             .group_cols = group_cols,
                             .search = in.search(),
                             .weights = weights.empty() ? nullptr : weights.data() + col},
-                           scales);
+                           scales, zeros);
       } else {
         std::ranges::copy(in.given_scales.subspan(r * across + g, n), scales.begin());
       }
@@ -132,11 +137,12 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
                                          .stride = n * group_cols},
                               .block_rows = 1,
                               .block_cols = group_cols,
-                              .scales = scales};
+                              .scales = scales,
+                              .zeros = zeros};
       std::byte* codes = out.weight + r * out.weight_stride + col / 2;
       encode_codes(formats::CodeKind::kInt4, part, codes, out.weight_stride);
       const bool may_overflow = std::ranges::any_of(
-          scales, [](float scale) { return std::isinf(scale * Int4::value(0)); });
+          scales, [](float scale) { return std::isinf(scale * Int4::value(15, 0)); });
       if (may_overflow)
         settle_infinite_codes(part, formats::CodeKind::kInt4, codes, out.weight_stride);
     }

@@ -8,6 +8,7 @@
 #include "formats/base/error.h"
 #include "formats/container/tensor.h"
 #include "formats/storage/encoding.h"
+#include "quantize/coded_matrix.h"
 
 namespace ingot::quantize {
 
@@ -17,11 +18,16 @@ struct ScaledGroups {
   formats::MatrixView<const float> values;
   std::uint64_t block_rows = 0, block_cols = 0;
   std::span<const float> scales;  ///< scales, not zero; row-major over the groups of the run
+  std::span<const std::uint8_t> zeros{};  ///< INT4: zero points as `scales`; empty: 8 everywhere
+
+  [[nodiscard]] std::uint8_t zero(std::size_t group) const {
+    return zeros.empty() ? kInt4Zero : zeros[group];
+  }
 };
 
 /// Codes of a run: each is value / scale (one FP32 division), rounded to the nearest code of the
-/// kind (kernels/codes.h). Columns fill whole bytes. `stride` counts bytes from row to row. Pure;
-/// the bytes are those of the scalar twin on every SIMD target.
+/// kind under its zero point (kernels/codes.h). Columns fill whole bytes. `stride` counts bytes
+/// from row to row. Pure; the bytes are those of the scalar twin on every SIMD target.
 void encode_codes(formats::CodeKind kind, const ScaledGroups& in, std::byte* codes,
                   std::size_t stride);
 namespace scalar {

@@ -66,13 +66,13 @@ HWY_INLINE Floats magnitude_below(Floats quotient, float largest) {
   return hn::Min(hn::Abs(quotient), hn::Set(kFloats, largest));
 }
 
-/// The codes of a vector of values under a scale.
+/// The codes of a vector of values under a scale, and a zero point.
 template <class Code>
 struct Encoder;
 
 template <>
 struct Encoder<E4m3> {
-  static HWY_INLINE Words code(Floats value, Floats scale) {
+  static HWY_INLINE Words code(Floats value, Floats scale, Floats /*zero*/) {
     const Words magnitude = rounded_code<3, 121>(magnitude_below(hn::Div(value, scale), 448.0F));
     const Words sign =
         hn::And(hn::ShiftRight<24>(hn::BitCast(kWords, value)), hn::Set(kWords, 128));
@@ -82,7 +82,7 @@ struct Encoder<E4m3> {
 
 template <>
 struct Encoder<E2m1> {
-  static HWY_INLINE Words code(Floats value, Floats scale) {
+  static HWY_INLINE Words code(Floats value, Floats scale, Floats /*zero*/) {
     const Words magnitude = rounded_code<1, 127>(magnitude_below(hn::Div(value, scale), 6.0F));
     const Floats sign = hn::IfThenElseZero(hn::Lt(value, hn::Zero(kFloats)),
                                            hn::BitCast(kFloats, hn::Set(kWords, 8)));
@@ -92,7 +92,7 @@ struct Encoder<E2m1> {
 
 template <>
 struct Encoder<Int8> {
-  static HWY_INLINE Words code(Floats value, Floats scale) {
+  static HWY_INLINE Words code(Floats value, Floats scale, Floats /*zero*/) {
     const Floats within = hn::Max(hn::Min(hn::Div(value, scale), hn::Set(kFloats, 127.0F)),
                                   hn::Set(kFloats, -127.0F));
     // 1.5 x 2^23 has a unit of 1 in its last place, and room on both sides.
@@ -103,24 +103,37 @@ struct Encoder<Int8> {
 
 template <>
 struct Encoder<Int4> {
-  static HWY_INLINE Words code(Floats value, Floats scale) {
-    const Floats within =
-        hn::Max(hn::Min(hn::Div(value, scale), hn::Set(kFloats, 7.0F)), hn::Set(kFloats, -8.0F));
-    const Floats sum = hn::Add(within, hn::Set(kFloats, 0x1.8p23F + 8));
+  static HWY_INLINE Words code(Floats value, Floats scale, Floats zero) {
+    const Floats most = hn::Sub(hn::Set(kFloats, Int4::value(15, 0)), zero);
+    const Floats within = hn::Max(hn::Min(hn::Div(value, scale), most), hn::Neg(zero));
+    // Ties are those of the value, not of the code: the zero point may be odd.
+    const Floats sum = hn::Add(hn::Add(within, hn::Set(kFloats, 0x1.8p23F)), zero);
     return hn::And(hn::BitCast(kWords, sum), hn::Set(kWords, 0xF));
   }
 };
+
+/// The scale of a group, and its zero point.
+struct Grid {
+  float scale, zero;
+};
+
+HWY_INLINE Grid grid_of(const ScaledGroups& in, std::size_t group) {
+  return {in.scales[group], in.zero(group)};
+}
 
 #if HWY_TARGET == HWY_AVX2
 constexpr std::size_t kFour = 4 * kLanes;
 
 /// One byte per code of kFour values, of which either half has its scale.
 template <typename Code>
-HWY_INLINE void encode_four(const float* values, Floats first, Floats second, std::uint8_t* out) {
-  const Words a = Encoder<Code>::code(hn::LoadU(kFloats, values), first);
-  const Words b = Encoder<Code>::code(hn::LoadU(kFloats, values + kLanes), first);
-  const Words c = Encoder<Code>::code(hn::LoadU(kFloats, values + 2 * kLanes), second);
-  const Words d = Encoder<Code>::code(hn::LoadU(kFloats, values + 3 * kLanes), second);
+HWY_INLINE void encode_four(const float* values, const Grid& first, const Grid& second,
+                            std::uint8_t* out) {
+  const Floats one = hn::Set(kFloats, first.scale), other = hn::Set(kFloats, second.scale);
+  const Floats zero = hn::Set(kFloats, first.zero), other_zero = hn::Set(kFloats, second.zero);
+  const Words a = Encoder<Code>::code(hn::LoadU(kFloats, values), one, zero);
+  const Words b = Encoder<Code>::code(hn::LoadU(kFloats, values + kLanes), one, zero);
+  const Words c = Encoder<Code>::code(hn::LoadU(kFloats, values + 2 * kLanes), other, other_zero);
+  const Words d = Encoder<Code>::code(hn::LoadU(kFloats, values + 3 * kLanes), other, other_zero);
   // Joined once for all four instead of twice for each; within halves of vectors, hence the order.
   const __m256i joined =
       _mm256_packus_epi16(_mm256_packs_epi32(a.raw, b.raw), _mm256_packs_epi32(c.raw, d.raw));
@@ -132,11 +145,12 @@ HWY_INLINE void encode_four(const float* values, Floats first, Floats second, st
 
 /// One byte per code of `n` values under one scale.
 template <typename Code>
-HWY_INLINE void encode_piece(const float* values, std::size_t n, float scale, std::uint8_t* out) {
-  const Floats divisor = hn::Set(kFloats, scale);
-  const auto store = [divisor](const float* from, std::uint8_t* to) HWY_ATTR {
-    hn::StoreU(hn::U8FromU32(Encoder<Code>::code(hn::LoadU(kFloats, from), divisor)), kByteCodes,
-               to);
+HWY_INLINE void encode_piece(const float* values, std::size_t n, const Grid& grid,
+                             std::uint8_t* out) {
+  const Floats divisor = hn::Set(kFloats, grid.scale), zero = hn::Set(kFloats, grid.zero);
+  const auto store = [divisor, zero](const float* from, std::uint8_t* to) HWY_ATTR {
+    hn::StoreU(hn::U8FromU32(Encoder<Code>::code(hn::LoadU(kFloats, from), divisor, zero)),
+               kByteCodes, to);
   };
   if (n < kLanes) {
     std::array<float, kLanes> some{};
@@ -148,7 +162,7 @@ HWY_INLINE void encode_piece(const float* values, std::size_t n, float scale, st
   }
   std::size_t i = 0;
 #if HWY_TARGET == HWY_AVX2
-  for (; i + kFour <= n; i += kFour) encode_four<Code>(values + i, divisor, divisor, out + i);
+  for (; i + kFour <= n; i += kFour) encode_four<Code>(values + i, grid, grid, out + i);
 #endif
   for (; i + kLanes <= n; i += kLanes) store(values + i, out + i);
   // The last vector may overlap its predecessor: the same values give the same codes.
@@ -157,29 +171,28 @@ HWY_INLINE void encode_piece(const float* values, std::size_t n, float scale, st
 
 /// Codes of columns [begin, end) of a row, one byte each.
 template <typename Code>
-HWY_INLINE void encode_columns(const ScaledGroups& in, const float* row, const float* scales,
+HWY_INLINE void encode_columns(const ScaledGroups& in, const float* row, std::size_t first_group,
                                std::size_t begin, std::size_t end, std::uint8_t* out) {
   const auto block_cols =
       static_cast<std::size_t>(std::min<std::uint64_t>(in.block_cols, in.values.cols));
-  std::size_t group = begin / block_cols;
+  std::size_t group = first_group + begin / block_cols;
 #if HWY_TARGET == HWY_AVX2
   // Small groups, two at a time.
   for (; block_cols == kFour / 2 && begin + kFour <= end; begin += kFour, group += 2) {
-    encode_four<Code>(row + begin, hn::Set(kFloats, scales[group]),
-                      hn::Set(kFloats, scales[group + 1]), out);
+    encode_four<Code>(row + begin, grid_of(in, group), grid_of(in, group + 1), out);
     out += kFour;
   }
 #endif
   for (std::size_t c = begin; c < end; ++group) {
-    const std::size_t next = std::min(end, (group + 1) * block_cols);
-    encode_piece<Code>(row + c, next - c, scales[group], out + (c - begin));
+    const std::size_t next = std::min(end, (group + 1 - first_group) * block_cols);
+    encode_piece<Code>(row + c, next - c, grid_of(in, group), out + (c - begin));
     c = next;
   }
 }
 
-const float* scales_of_row(const ScaledGroups& in, std::size_t row) {
+std::size_t first_group_of_row(const ScaledGroups& in, std::size_t row) {
   const auto across = static_cast<std::size_t>(ceil_div(in.values.cols, in.block_cols));
-  return in.scales.data() + static_cast<std::size_t>(row / in.block_rows) * across;
+  return static_cast<std::size_t>(row / in.block_rows) * across;
 }
 
 /// Joins `n` codes, an even number, two to a byte.
@@ -205,14 +218,14 @@ HWY_INLINE void encode_rows(const ScaledGroups& in, std::byte* codes, std::size_
   alignas(64) std::array<std::uint8_t, Code::kBits == 8 ? 1 : kColumnsAtOnce> stage;
   for (std::size_t r = 0; r < in.values.rows; ++r) {
     const float* row = in.values.row(r);
-    const float* scales = scales_of_row(in, r);
+    const std::size_t group = first_group_of_row(in, r);
     auto* out = reinterpret_cast<std::uint8_t*>(codes + r * stride);
     if constexpr (Code::kBits == 8) {
-      encode_columns<Code>(in, row, scales, 0, in.values.cols, out);
+      encode_columns<Code>(in, row, group, 0, in.values.cols, out);
     } else {
       for (std::size_t c = 0; c < in.values.cols; c += kColumnsAtOnce) {
         const std::size_t end = std::min(c + kColumnsAtOnce, in.values.cols);
-        encode_columns<Code>(in, row, scales, c, end, stage.data());
+        encode_columns<Code>(in, row, group, c, end, stage.data());
         pack_pairs(stage.data(), end - c, out + c / 2);
       }
     }
@@ -243,6 +256,7 @@ bool has_groups(formats::CodeKind kind, const ScaledGroups& in) {
   INGOT_CHECK(in.block_rows > 0 && in.block_cols > 0);
   INGOT_CHECK(in.scales.size() / ceil_div(in.values.cols, in.block_cols) >=
               ceil_div(in.values.rows, in.block_rows));
+  INGOT_CHECK(in.zeros.empty() || in.zeros.size() == in.scales.size());
   return true;
 }
 
@@ -256,8 +270,14 @@ void scalar::encode_codes(formats::CodeKind kind, const ScaledGroups& in, std::b
                          [&](std::size_t r, std::size_t begin, std::size_t end, std::size_t group) {
                            for (std::size_t c = begin; c < end; ++c) {
                              const float value = in.values.row(r)[c];
-                             put_code<code.kBits>(codes + r * stride, c,
-                                                  code.nearest(value, value / in.scales[group]));
+                             const float quotient = value / in.scales[group];
+                             std::uint8_t nearest = 0;
+                             if constexpr (code.kHasZero) {
+                               nearest = code.nearest(value, quotient, in.zero(group));
+                             } else {
+                               nearest = code.nearest(value, quotient);
+                             }
+                             put_code<code.kBits>(codes + r * stride, c, nearest);
                            }
                          });
   });

@@ -87,7 +87,7 @@ struct E2m1 {
   }
 };
 
-/// 4-bit integers 0 to 15, less the zero point. -8 to 7 are written, with 8 added.
+/// 4-bit integers 0 to 15, less the zero point; without one -8 to 7 are written, with 8 added.
 struct Int4 {
   static constexpr formats::CodeKind kKind = formats::CodeKind::kInt4;
   static constexpr std::uint32_t kBits = 4;
@@ -98,9 +98,9 @@ struct Int4 {
   static constexpr float value(std::uint8_t code, std::uint8_t zero = kInt4Zero) {
     return static_cast<float>(int{code} - int{zero});
   }
-  static std::uint8_t nearest(float /*value*/, float quotient) {
-    const float rounded = std::nearbyint(std::clamp(quotient, -8.0F, 7.0F));
-    return static_cast<std::uint8_t>(static_cast<int>(rounded) + kInt4Zero);
+  static std::uint8_t nearest(float /*value*/, float quotient, std::uint8_t zero = kInt4Zero) {
+    const float rounded = std::nearbyint(std::clamp(quotient, value(0, zero), value(15, zero)));
+    return static_cast<std::uint8_t>(static_cast<int>(rounded) + int{zero});
   }
 };
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "formats/container/bfloat16.h"
+#include "quantize/coded_matrix.h"
 
 namespace ingot::quantize {
 
@@ -29,8 +30,27 @@ struct Int4Group {
   float* large = nullptr;
 };
 
-inline constexpr std::size_t kInt4Steps = 41;  // steps from 7 to 7 + 40 / 8
-inline constexpr float kInt4Step = 0.125F;
+inline constexpr std::size_t kInt4Steps = 41;
+
+/// The numbers by which a search divides the reach of a group's values.
+struct Int4Divisors {
+  float first, step;
+  [[nodiscard]] constexpr float at(std::size_t i) const {
+    return first + static_cast<float>(i) * step;
+  }
+};
+inline constexpr Int4Divisors kOfAmax = {7, 0.125F};  ///< divisors of the largest magnitude
+inline constexpr Int4Divisors kOfRange = {8, 0.5F};   ///< divisors of the range, with zero points
+
+inline constexpr std::uint8_t kLastInt4Code = 15;
+inline constexpr float kInt4Codes = kLastInt4Code;  ///< steps from the least code to the largest
+
+/// A scale as it is stored, and the code that means zero.
+struct Int4Grid {
+  float scale = 1;
+  std::uint8_t zero = kInt4Zero;
+};
+
 inline constexpr float kSmallestInt4Scale = 0x1p-133F;
 inline constexpr float kLargestInt4Scale = 0x1.FEp127F;
 
@@ -45,6 +65,36 @@ inline float int4_unit(float amax) {
   const std::uint32_t exponent = std::bit_cast<std::uint32_t>(amax) >> 23;
   const std::uint32_t wanted = exponent >= 253 ? 1 : 254 - exponent;
   return std::bit_cast<float>(std::min(wanted, 254U) << 23);
+}
+
+/// The least and the largest of a group's values and 0, in its units.
+struct Int4Range {
+  float low = 0, high = 0;
+  [[nodiscard]] float width() const { return high - low; }
+  /// Number of codes between zero and either end under a scale in units, at most 2^21.
+  [[nodiscard]] float codes_below(float scale) const { return rounded(-low * (1 / scale)); }
+  [[nodiscard]] float codes_above(float scale) const { return rounded(high * (1 / scale)); }
+
+ private:
+  static float rounded(float y) { return (y + kIntegers) - kIntegers; }
+};
+
+/// The first and the last zero point that are tried under a scale in units: others cut off more on
+/// one side, and no less on the other.
+struct Int4Zeros {
+  Int4Zeros(const Int4Range& range, float scale) {
+    const float below = range.codes_below(scale), above = range.codes_above(scale);
+    first = static_cast<int>(std::clamp(std::min(below, kInt4Codes - above), 0.0F, kInt4Codes));
+    last = static_cast<int>(std::min(below, kInt4Codes));
+  }
+  int first, last;
+};
+
+/// The grid of the search kAmax.
+inline Int4Grid int4_grid_by_range(const Int4Range& range, float unit) {
+  const float scale = stored_int4_scale(range.width() / kInt4Codes / unit);
+  const float below = range.codes_below(scale * unit);
+  return {scale, static_cast<std::uint8_t>(std::min(below, kInt4Codes))};
 }
 
 /// The scale that fits the codes best, from the sums of x q and q^2 in units; 0: there is none.

@@ -47,6 +47,7 @@ struct Coded {
   bool divides = false;
   EncodeFaults faults{};
   std::vector<float> effective{};  ///< computed here, from the stored form
+  std::vector<std::uint8_t> zeros{};
 
   [[nodiscard]] CodedMatrix run() const {
     return {.scheme = id,
@@ -58,7 +59,8 @@ struct Coded {
             .rows_per_matrix = rows,
             .scale_cols = scale_cols,
             .block_rows = block_rows,
-            .block_cols = block_cols};
+            .block_cols = block_cols,
+            .zeros = zeros};
   }
   [[nodiscard]] int byte(std::size_t i) const { return std::to_integer<int>(weight[i]); }
   /// E4M3, INT8, E2M1 or INT4 code of an element, as it is stored.
@@ -101,6 +103,7 @@ struct EncodeSetup {
   std::vector<float> given_scales{};
   std::vector<float> importance{};
   std::vector<float> moments{};  ///< of kHessian, [cols / 16, 16, 16]
+  bool has_zeros = false;        ///< zero points are chosen, too
 };
 
 /// Encodes a matrix as a whole, with canaries between and after the rows.
@@ -131,6 +134,7 @@ inline Coded encode(formats::SchemeId id, const Matrix& matrix, const EncodeSetu
   std::vector<std::byte> weight(matrix.rows * (row_bytes + kGap), std::byte{0xA5});
   std::vector<std::byte> scales(scale_rows * (scale_row_bytes + kGap), std::byte{0xA5});
   const bool stored = scaled && id != formats::SchemeId::kFp8Tensor;
+  if (setup.has_zeros) coded.zeros.assign(scale_rows * coded.scale_cols, 0xA5);
   coded.faults = scheme.encode({.values = matrix.view(),
                                 .block_rows = group[0],
                                 .block_cols = group[1],
@@ -143,7 +147,9 @@ inline Coded encode(formats::SchemeId id, const Matrix& matrix, const EncodeSetu
                                {.weight = weight.data(),
                                 .weight_stride = row_bytes + kGap,
                                 .scales = stored ? scales.data() : nullptr,
-                                .scale_stride = scale_row_bytes + kGap});
+                                .scale_stride = scale_row_bytes + kGap,
+                                .zeros = setup.has_zeros ? coded.zeros.data() : nullptr,
+                                .zero_stride = coded.scale_cols});
   const auto close_gaps = [](const std::vector<std::byte>& from, std::size_t row) {
     std::vector<std::byte> to;
     for (std::size_t at = 0; at < from.size(); at += row + kGap) {
