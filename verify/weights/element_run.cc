@@ -172,6 +172,24 @@ bool is_beyond(const Element& element, const StepGrid& grid, double step) {
          std::signbit(element.source) == std::signbit(element.output);
 }
 
+/// True if the groups of a run have their own ends of the codes.
+bool has_ends(const quantize::CodedMatrix& run) {
+  return !run.zeros.empty() && formats::scheme_facts(run.scheme).code == CodeKind::kInt4;
+}
+
+/// is_beyond() of an element of a run that has_ends(): the code is the first or the last, or the
+/// last that is a finite number.
+bool is_beyond_end(const quantize::CodedMatrix& run, std::size_t r, std::size_t c,
+                   const Element& element, double step) {
+  constexpr StepGrid kEndless{.largest = std::numeric_limits<float>::infinity()};
+  const std::uint8_t code = quantize::code_at<4>(run.row(r), c);
+  if (code != 0 && code != 15) return is_beyond(element, kEndless, step);
+  const std::size_t group = run.group(r, c);
+  const double steps = element.source / static_cast<double>(run.scale(group));
+  const auto end = static_cast<double>(quantize::Int4::value(code, run.zero(group)));
+  return code == 0 ? steps < end : steps > end;
+}
+
 void judge(const Element& element, const StepGrid& grid, double step, ElementSums& sums) {
   if (!is_far(element, grid, step)) return;
   ++(is_beyond(element, grid, step) ? sums.saturated : sums.misrounded);
@@ -306,13 +324,38 @@ class RunComparison {
                          .inverse = scales.inverse(),
                          .limit = scales.limit()};
     RowSums row{.max_relative = static_cast<float>(sums_.max_relative)};
+    const std::uint64_t misrounded = sums_.misrounded, saturated = sums_.saturated;
     if (scales.is_ordinary()) compare_row_(piece, run_.grid, row);
     if (!scales.is_ordinary() || !hold(row)) {
       compare_extreme_scales(piece, scales, run_.grid, is_in_histogram, sums_);
-      return;
+    } else {
+      take(row, sums_);
+      if (is_in_histogram) count_steps(piece, run_.grid, sums_);
     }
-    take(row, sums_);
-    if (is_in_histogram) count_steps(piece, run_.grid, sums_);
+    if (!has_ends(run_.stored) || (sums_.misrounded == misrounded && sums_.saturated == saturated))
+      return;
+    const std::uint64_t n_beyond = count_beyond_ends(r, first, piece, scales);
+    sums_.misrounded += sums_.saturated - saturated - n_beyond;
+    sums_.saturated = saturated + n_beyond;
+  }
+
+  // Counts the values of a piece that are far from their sources and beyond the ends of the codes.
+  [[nodiscard]] std::uint64_t count_beyond_ends(std::size_t r, std::size_t first,
+                                                const RowPiece& piece,
+                                                const PieceScales& scales) const {
+    std::uint64_t n = 0;
+    for (std::size_t c = 0; c < piece.n; ++c) {
+      const float scale = scales.of_column(c);
+      if (std::fabs(piece.source[c] - piece.output[c]) <= scale / 2) continue;
+      const Element element{.source = static_cast<double>(piece.source[c]),
+                            .output = static_cast<double>(piece.output[c]),
+                            .scale = static_cast<double>(scale)};
+      if (!std::isfinite(element.source) || !std::isfinite(element.output)) continue;
+      const double step = step_at(element, run_.grid);
+      const bool ends_there = is_beyond_end(run_.stored, r, first + c, element, step);
+      n += ends_there && is_far(element, run_.grid, step) ? 1U : 0U;
+    }
+    return n;
   }
 
   const ElementRun& run_;
@@ -353,10 +396,15 @@ void sum_cut_off(const ElementRun& run, ElementSums& sums) {
             !std::isfinite(element.source))
           continue;
         const double step = step_at(element, run.grid);
-        if (!is_far(element, run.grid, step) || !is_beyond(element, run.grid, step)) continue;
+        const bool ends_differ = has_ends(run.stored);
+        const bool is_cut_off = ends_differ ? is_beyond_end(run.stored, r, c + i, element, step)
+                                            : is_beyond(element, run.grid, step);
+        if (!is_cut_off || !is_far(element, run.grid, step)) continue;
         sums.cut_source2 += element.source * element.source;
         sums.cut_product += element.source * element.output;
-        if (std::fabs(element.output) < kLeastKept * std::fabs(element.source)) ++sums.misrounded;
+        // A zero point of 0 leaves nothing of values below zero.
+        if (!ends_differ && std::fabs(element.output) < kLeastKept * std::fabs(element.source))
+          ++sums.misrounded;
       }
     }
   }

@@ -18,7 +18,8 @@ struct ElementRun {
 /// Compares value by value and adds to `sums`. A value is misrounded when it is farther from the
 /// source than grid.limit steps, a step being the distance to the neighbouring code on the source's
 /// side times the scale; under a scale that is no positive number, when it differs at all. It is
-/// saturated instead when its code is the largest and the source lies beyond.
+/// saturated instead when its code is the largest and the source lies beyond; with zero points,
+/// when it is the first or the last.
 ///
 /// Order of the sums: one piece is a row by 2048 columns, counted from the run's first. Within it
 /// differences, products and the sums over 128 columns are FP32 in 16 lanes (column modulo 16);

@@ -37,6 +37,19 @@ float amax_of(std::span<const float> values) {
   return quantize::finite_amax(values.data(), values.size());
 }
 
+/// The range of values and 0. Zero points let codes reach far to one side; a code counts by how far
+/// it is from the one at the other end.
+float range_of(formats::MatrixView<const float> values) {
+  float low = 0, high = 0;
+  for (std::size_t r = 0; r < values.rows; ++r) {
+    for (std::size_t c = 0; c < values.cols; ++c) {
+      low = std::min(low, values.row(r)[c]);
+      high = std::max(high, values.row(r)[c]);
+    }
+  }
+  return high - low;
+}
+
 /// True if one of the E2M1 codes reaches the bound, 4 or 3, in magnitude. The codes count 0, 0.5,
 /// 1, 1.5, 2, 3, 4, 6. `n`, the number of codes, is a multiple of 16, which take 8 bytes.
 bool reach_bound(const std::byte* codes, std::size_t n, float bound) {
@@ -160,7 +173,9 @@ void GroupCodes::see_within(const ElementRun& tile, float global, GroupReach& fo
       const std::span source(tile.source.row(r) + g * group, n);
       const std::span output(tile.output.row(r) + g * group, n);
       const float scale = magnitude_of(scheme_, scales[g]);
-      const float code = (codes_tell ? amax_of(output) : largest[r * groups + g]) / scale;
+      float code = (codes_tell ? amax_of(output) : largest[r * groups + g]) / scale;
+      if (!stored.zeros.empty() && code < bound)
+        code = range_of({.data = output.data(), .rows = 1, .cols = n, .stride = n}) / scale;
       if (!(code < bound * kReached) || !(scale > floor)) {
         ++found.groups;
         continue;
@@ -217,6 +232,11 @@ void GroupCodes::see_shared(const ElementRun& tile) {
       const std::size_t at = first_at + g;
       // Values that are no scales were reported; a scale at its floor tells nothing.
       const bool is_at_floor = !(scale > floor_scale(scheme_));
+      if (!stored.zeros.empty()) {
+        const std::size_t begin = g * group, n = std::min(group, output.cols - begin);
+        largest[g] = range_of(
+            {.data = output.data + begin, .rows = output.rows, .cols = n, .stride = output.stride});
+      }
       raise(reach_[at], is_at_floor ? 1.0F : largest[g] / scale / least_reach(scheme_, scale));
       if (shared_ == 1) scale_.store(scale, std::memory_order_relaxed);
       if (is_rounded_[at].load(std::memory_order_relaxed) != 0) continue;

@@ -417,6 +417,72 @@ TEST(SumCutOff, AddsValuesThatCodesDoNotReach) {
   EXPECT_EQ(sums.misrounded, 1U);
 }
 
+/// INT4 codes of one group under a scale of 1 or -1, with a zero point.
+struct ZeroPointRow {
+  explicit ZeroPointRow(std::uint8_t zero, float scale) : zeros{zero}, scales{scale} {}
+
+  void add(int code, float value) {
+    const std::size_t c = n++;
+    codes[c / 2] |= static_cast<std::byte>(code << (c % 2 * 4));
+    source.values[c] = value;
+    output.values[c] = static_cast<float>(code - zeros[0]) * scales[0];
+  }
+  [[nodiscard]] ElementRun run() const {
+    const quantize::CodedMatrix stored{.scheme = SchemeId::kInt4Group,
+                                       .codes = codes.data(),
+                                       .rows = 1,
+                                       .cols = 32,
+                                       .row_bytes = 16,
+                                       .scales = scales,
+                                       .rows_per_matrix = 1,
+                                       .scale_cols = 1,
+                                       .block_rows = 1,
+                                       .block_cols = 32,
+                                       .zeros = zeros};
+    return run_of(source, output, stored, SchemeId::kInt4Group);
+  }
+
+  std::size_t n = 0;
+  std::vector<std::uint8_t> zeros;
+  std::vector<float> scales;
+  std::vector<std::byte> codes = std::vector<std::byte>(16);
+  Matrix source{1, 32}, output{1, 32};
+};
+
+TEST(ElementRun, ZeroPointsMoveTheLastCodes) {
+  for (const float scale : {1.0F, -1.0F}) {
+    ZeroPointRow row(3, scale);
+    row.add(0, -5 * scale);   // cut off at -3
+    row.add(15, 14 * scale);  // cut off at 12
+    row.add(15, 12.4F * scale);
+    row.add(10, 9 * scale);  // 7 is no end here
+    row.add(0, -1 * scale);  // the first code, but not beyond it
+    row.add(15, 11 * scale);
+    for (int code = 0; code < 16; ++code) row.add(code, static_cast<float>(code - 3) * scale);
+    while (row.n < 32) row.add(3, 0);
+    const ElementSums sums = compare(row.run());
+    EXPECT_EQ(sums.saturated, 2U);
+    EXPECT_EQ(sums.misrounded, 3U);
+    EXPECT_EQ(sums.exact, 26U);
+  }
+}
+
+TEST(SumCutOff, ZeroPointZeroLeavesNothingBelow) {
+  ZeroPointRow row(0, 1);
+  row.add(0, -3);
+  row.add(15, 17);
+  row.add(7, 9);  // misrounded
+  for (int code = 0; code < 16; ++code) row.add(code, static_cast<float>(code));
+  while (row.n < 32) row.add(0, 0);
+  ElementSums sums = compare(row.run());
+  EXPECT_EQ(sums.misrounded, 1U);
+  EXPECT_EQ(sums.saturated, 2U);
+  sum_cut_off(row.run(), sums);
+  EXPECT_EQ(sums.cut_source2, 9 + 289);
+  EXPECT_EQ(sums.cut_product, 17 * 15);
+  EXPECT_EQ(sums.misrounded, 1U);
+}
+
 // Every code with sources at, just before and just after the middle to either neighbour, judged by
 // a search through the table of codes.
 
