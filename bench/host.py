@@ -45,6 +45,7 @@ CONVERSIONS = {
     "nvfp4 4over6": ["--to", "nvfp4", "--search", "4over6"],
     "int4 amax": ["--to", "int4", "--search", "amax"],
     "int4 signed": ["--to", "int4", "--search", "signed"],
+    "int4 zero points": ["--to", "int4", "--zero-points"],
     "mxfp4": ["--to", "mxfp4"],
     "fp8 ue8m0": ["--to", "fp8", "--fp8-grid", "ue8m0"],
     "one rank": ["--layout", "ranks"],

@@ -42,17 +42,15 @@ void refuse_what_no_engine_loads(const Plan& plan, ErrorList& refusals) {
     // A tensor that is copied is as the source's maker wanted it.
     if (planned.storage == nullptr || any_matches(plan.recipe.allow.engine_refuses, tensor.name))
       continue;
-    const auto keeps = [&](formats::Part part) {
-      return planned.action == Action::kRewrap && tensor.encoding.stored.has(part);
-    };
-    weights.push_back({.name = tensor.name,
-                       .rule = tensor.rule,
-                       .scheme = planned.to,
-                       .activations = planned.storage->activations,
-                       .has_group_order = keeps(formats::Part::kGroupOrder),
-                       .has_zero_points = keeps(formats::Part::kZeroPoint),
-                       .family = plan.source.family().name,
-                       .is_stacked = tensor.stack != formats::StackOrder::kNone});
+    weights.push_back(
+        {.name = tensor.name,
+         .rule = tensor.rule,
+         .scheme = planned.to,
+         .activations = planned.storage->activations,
+         .has_group_order = has_optional_part(planned, tensor, formats::Part::kGroupOrder),
+         .has_zero_points = has_optional_part(planned, tensor, formats::Part::kZeroPoint),
+         .family = plan.source.family().name,
+         .is_stacked = tensor.stack != formats::StackOrder::kNone});
     met.add(weights.back());
   }
   if (!met.is_refused_by_all()) return;
@@ -142,6 +140,7 @@ class Decider {
     refusals_.throw_if_any();
     set_released_scales(plan_, released_, refusals_);
     require_search();
+    require_zero_points_fit();
     join_fused_tensors(plan_, refusals_);
     set_input_scales(plan_, refusals_);
     set_importance(plan_, refusals_);
@@ -342,6 +341,9 @@ class Decider {
       planned.storage = storage_of(planned, tensor);
       if (planned.action == Action::kRewrap)
         planned.block = {tensor.encoding.block_rows, tensor.encoding.block_cols};
+      planned.adds_zero_points = recipe_.choices.zero_points &&
+                                 planned.action == Action::kQuantize &&
+                                 planned.storage != nullptr && takes_zero_points(*planned.storage);
     }
   }
 
@@ -507,6 +509,32 @@ class Decider {
     }
     if (cols % kCodesPerWord == 0) words += words.empty() ? "row" : " or row";
     return words.empty() ? "" : fmt::format("--group-size {} would do; or ", words);
+  }
+
+  static bool takes_zero_points(const StorageRow& row) {
+    return row.scheme == SchemeId::kInt4Group &&
+           formats::find_part_row(row, Part::kZeroPoint) != nullptr;
+  }
+
+  // Zero points are chosen with the scales, none of which is negative.
+  void require_zero_points_fit() {
+    if (!recipe_.choices.zero_points) return;
+    if (recipe_.choices.search == quantize::ScaleSearch::kSigned) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "--search signed has negative scales in place of zero points, and --zero-points "
+                  "has less error than these (give --zero-points without --search)");
+    }
+    if (recipe_.choices.search == quantize::ScaleSearch::kHessian) {
+      throw Error(
+          ErrorCode::kUnsupported,
+          "--zero-points goes with --search mse, and not yet with hessian (leave one of them "
+          "out)");
+    }
+    if (recipe_.choices.scales_from != nullptr) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "--zero-points chooses scales and zero points together, and --scales-from gives "
+                  "scales (leave one of them out)");
+    }
   }
 
   // Schemes that do not have the search take mse, where another one has it.

@@ -134,6 +134,12 @@ constexpr OptionScope kScopes[] = {
      }>},
     {"--search", "chooses between scales", "no tensor is encoded under scales that leave a choice",
      "use --to with a quantized scheme, or --fp8-grid amax", has_searches},
+    {"--zero-points", "gives int4-group zero points that are chosen with its scales",
+     "no tensor is encoded as int4-group",
+     "use --to int4; codes that the source has in INT4 stay: --group-size encodes them again",
+     for_some<[](const PlannedTensor& planned, const LogicalTensor&) {
+       return planned.adds_zero_points;
+     }>},
     {"--importance", "weights the search of scales",
      "no tensor is encoded under scales that leave a choice",
      "use --to with a quantized scheme, or --fp8-grid amax", has_searches},

@@ -64,8 +64,7 @@ void add_parts(const Plan& plan, PlannedTensor& planned) {
     case Action::kRewrap:
     case Action::kQuantize:
       for (const formats::PartRow& row : planned.storage->parts) {
-        const bool is_kept = planned.action == Action::kRewrap;
-        if (row.is_optional && !(is_kept && tensor.encoding.stored.has(row.part))) continue;
+        if (row.is_optional && !has_optional_part(planned, tensor, row.part)) continue;
         planned.parts[planned.n_parts++] =
             part_of(row.part, dtype_of(plan, planned, row),
                     formats::part_shape(row, planned.to, tensor.shape, planned.block), tensor);
@@ -188,6 +187,13 @@ std::uint64_t place_joined(Plan& plan, PlannedFile& file, std::uint64_t offset) 
 }
 
 }  // namespace
+
+bool has_optional_part(const PlannedTensor& planned, const LogicalTensor& tensor,
+                       formats::Part part) {
+  if (part == formats::Part::kZeroPoint && planned.adds_zero_points) return true;
+  const bool is_kept = planned.action == Action::kCopy || planned.action == Action::kRewrap;
+  return is_kept && tensor.encoding.stored.has(part);
+}
 
 void plan_parts(Plan& plan) {
   const auto leaves_out = functions_of(*plan.options.layout).leaves_out;

@@ -211,6 +211,10 @@ void join_fused_tensors(Plan& plan, ErrorList& refusals);
 /// scale of their joint range. Modules without a range are refused, with the list.
 void set_input_scales(Plan& plan, ErrorList& refusals);
 
+/// True if the output has a part that not every tensor of its form has: it is kept, or new.
+bool has_optional_part(const PlannedTensor& planned, const formats::LogicalTensor& tensor,
+                       formats::Part part);
+
 /// True if --search chooses a tensor's scales.
 bool searches_scales(const Plan& plan, const PlannedTensor& planned);
 

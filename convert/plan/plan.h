@@ -72,6 +72,7 @@ struct PlannedTensor {
   bool is_demoted = false;
   bool is_weighted = false;     ///< --importance knows its columns
   bool carries_errors = false;  ///< --gptq: --importance knows the moments of its inputs
+  bool adds_zero_points = false;  ///< kQuantize only: zero points are chosen with the scales
   /// The global scale that block scales of a kCopy are computed again for, as the dialect stores
   /// it.
   std::optional<float> joint_global = {};

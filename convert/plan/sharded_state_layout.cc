@@ -437,15 +437,16 @@ bool require_tensor(const Plan& plan, const PlannedTensor& planned, Held& held,
 
 // Scales have one dtype there, whatever the tool that wrote them chose.
 void require_parts(const Plan& plan, const PlannedTensor& planned, ErrorList& refusals) {
-  if (planned.action != Action::kCopy && planned.action != Action::kRewrap) return;
   const LogicalTensor& tensor = plan.tensor_of(planned);
   const auto& stored = tensor.encoding.stored;
   for (const formats::Part part : {formats::Part::kZeroPoint, formats::Part::kGroupOrder}) {
-    if (!stored.has(part)) continue;
+    if (!has_optional_part(planned, tensor, part)) continue;
     refusals.add(ErrorCode::kUnsupported, tensor.name,
                  "has zero points or an order of groups, and layout vllm-sharded holds only "
-                 "symmetric int4 (convert it again with --to int4, or use --layout hf)");
+                 "symmetric int4 (convert it again with --to int4{}, or use --layout hf)",
+                 planned.adds_zero_points ? " without --zero-points" : "");
   }
+  if (planned.action != Action::kCopy && planned.action != Action::kRewrap) return;
   if (planned.to == SchemeId::kNvfp4 || !stored.has(formats::Part::kScale)) return;
   const formats::DType wanted =
       planned.to == SchemeId::kInt4Group ? formats::DType::kBf16 : formats::DType::kF32;

@@ -41,12 +41,6 @@ std::vector<std::uint64_t> output_bytes(const Plan& plan) {
   return n_bytes;
 }
 
-// True if a part of the source is also in the output.
-bool keeps(const LogicalTensor& tensor, const PlannedTensor& planned, formats::Part part) {
-  const bool is_kept = planned.action == Action::kCopy || planned.action == Action::kRewrap;
-  return is_kept && tensor.encoding.stored.has(part);
-}
-
 // True if the output has scales with more dimensions than their weight.
 bool has_spread_scales(const Plan& plan, const PlannedTensor& planned) {
   const LogicalTensor& tensor = plan.tensor_of(planned);
@@ -92,6 +86,7 @@ void become_plain(const LogicalTensor& tensor, PlannedTensor& planned, SchemeId 
   planned.block = {0, 0};
   planned.fused_set = PlannedTensor::kNone;
   planned.scales = PlannedTensor::kNone;
+  planned.adds_zero_points = false;
 }
 
 void slice_tensors(Plan& plan) {
@@ -135,12 +130,13 @@ void slice_tensors(Plan& plan) {
     if (layout.padded_rows != nullptr)
       planned.alignment.padded[0] = layout.padded_rows(plan, planned);
     if (planned.alignment != shard::Alignment{}) continue;
-    to_fit.push_back({.tensor = &tensor,
-                      .scheme = planned.to,
-                      .group = scale_block_of(tensor, planned),
-                      .has_zero_points = keeps(tensor, planned, formats::Part::kZeroPoint),
-                      .has_group_order = keeps(tensor, planned, formats::Part::kGroupOrder),
-                      .cut = planned.cut});
+    to_fit.push_back(
+        {.tensor = &tensor,
+         .scheme = planned.to,
+         .group = scale_block_of(tensor, planned),
+         .has_zero_points = has_optional_part(planned, tensor, formats::Part::kZeroPoint),
+         .has_group_order = has_optional_part(planned, tensor, formats::Part::kGroupOrder),
+         .cut = planned.cut});
     items.push_back(i);
   }
   if (!unknown.empty()) {

@@ -478,6 +478,7 @@ Json Choices::to_json() const {
                {"quantize_attention", quantize_attention}};
   if (gptq) json["gptq"] = true;
   if (group_size) json["group_size"] = *group_size;
+  if (zero_points) json["zero_points"] = true;
   if (!base_model.empty()) json["base_model"] = base_model;
   if (n_layers) json["layers"] = fmt::format("0-{}", *n_layers - 1);
   if (experts) json["experts"] = word_of(kExpertChoices, *experts);

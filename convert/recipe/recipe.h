@@ -88,6 +88,7 @@ struct Choices {
   quantize::ScaleSearch search = quantize::ScaleSearch::kMse;
   /// Columns that share an INT4 scale, 0: all of a row; nullopt: the source's, else 128.
   std::optional<std::uint64_t> group_size;
+  bool zero_points = false;  ///< --zero-points: INT4 gets zero points, chosen with the scales
   Via via = Via::kF32;
   bool quantize_attention = false;
   bool gptq = false;       ///< --gptq: errors of columns are carried on, by moments of --importance
@@ -169,8 +170,8 @@ const RecipeOption& recipe_option(std::string_view name);
 void take_option(std::string_view name, std::string_view word, Recipe& recipe);
 
 /// A recipe in YAML: recipe_options(), `rules` (a list of {match, scheme}), `allow` (a map from
-/// kind to a list of patterns) `quantize-attention` and `gptq`. At most 1 MiB and 10,000 rules;
-/// anything unknown or of the wrong type is kInvalidArgument, with its line.
+/// kind to a list of patterns), `quantize-attention`, `gptq` and `zero-points`. At most 1 MiB and
+/// 10,000 rules; anything unknown or of the wrong type is kInvalidArgument, with its line.
 Recipe parse_recipe(std::string_view yaml, std::string_view where);
 
 }  // namespace ingot::convert

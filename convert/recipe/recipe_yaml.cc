@@ -16,7 +16,8 @@ namespace {
 constexpr std::size_t kMaxRules = 10'000;
 
 std::vector<std::string_view> keys() {
-  std::vector<std::string_view> keys = {"rules", "allow", "quantize-attention", "gptq"};
+  std::vector<std::string_view> keys = {"rules", "allow", "quantize-attention", "gptq",
+                                        "zero-points"};
   for (const RecipeOption& option : recipe_options()) keys.push_back(option.name.substr(2));
   return keys;
 }
@@ -67,6 +68,7 @@ void read_options(const Yaml& root, Recipe& recipe) {
   };
   read_switch("quantize-attention", &Choices::quantize_attention);
   read_switch("gptq", &Choices::gptq);
+  read_switch("zero-points", &Choices::zero_points);
 }
 
 }  // namespace

@@ -169,6 +169,7 @@ void BandEncoder::encode(const Band& band, std::span<const std::byte> codes,
   const std::uint64_t scale_rows =
       planned_.block[0] == 0 ? 0 : ceil_div(band.rows, planned_.block[0]);
   band_scales_.resize(scale_rows * groups_across(bands_.cols) * width);
+  if (planned_.adds_zero_points) band_zeros_.resize(scale_rows * groups_across(bands_.cols));
   codes_ = out;
   CodedMatrix source = of_.rows_of(bands_, band, codes);
   read.undo(scales_, source);
@@ -287,6 +288,11 @@ void BandEncoder::encode_tile(const CodedMatrix& source, const Band& band, const
     out.scales = band_scales_.data() +
                  (tile.row / planned_.block[0] * across + tile.col / planned_.block[1]) * width;
     out.scale_stride = across * width;
+    if (planned_.adds_zero_points) {
+      out.zeros =
+          band_zeros_.data() + tile.row / planned_.block[0] * across + tile.col / planned_.block[1];
+      out.zero_stride = across;
+    }
   }
   decode_tile(source, band, tile);
   if (repacks_) {
@@ -349,7 +355,12 @@ void BandEncoder::measure_tile(const Tile& tile, const quantize::EncodeOutput& o
     const std::uint64_t down = ceil_div(tile.rows, block_rows);
     const std::size_t width = formats::dtype_bits(facts_.scale_dtype) / 8;
     tile_scales_.resize(down * across);
+    tile_zeros_.clear();
     for (std::uint64_t row = 0; row < down; ++row) {
+      if (out.zeros != nullptr) {
+        const std::uint8_t* zeros = out.zeros + row * out.zero_stride;
+        tile_zeros_.insert(tile_zeros_.end(), zeros, zeros + across);
+      }
       formats::widen_scales(facts_.scale_dtype,
                             {out.scales + row * out.scale_stride, across * width}, global,
                             std::span(tile_scales_).subspan(row * across, across));
@@ -365,7 +376,8 @@ void BandEncoder::measure_tile(const Tile& tile, const quantize::EncodeOutput& o
                         .scales = tile_scales_,
                         .scale_cols = ceil_div(tile.cols, block_cols),
                         .block_rows = block_rows,
-                        .block_cols = block_cols},
+                        .block_cols = block_cols,
+                        .zeros = tile_zeros_},
                        decoded(tile));
   INGOT_CHECK(faults.nan_codes == 0);
   for (const float scale : tile_scales_)

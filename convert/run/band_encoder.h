@@ -113,6 +113,8 @@ class BandEncoder {
   /// Scales of the band that was encoded last, row-major, as written; empty where one scale is over
   /// the whole tensor.
   [[nodiscard]] std::span<const std::byte> scales() const { return band_scales_; }
+  /// Their zero points; empty where none are chosen.
+  [[nodiscard]] std::span<const std::uint8_t> zeros() const { return band_zeros_; }
   /// The scale over all of the tensor; 1 without one.
   [[nodiscard]] const float& global() const { return global_; }
   /// Sums over all bands that were encoded.
@@ -156,7 +158,9 @@ class BandEncoder {
   std::span<std::byte> codes_;          // of the band at hand
   std::vector<float> importance_;       // of the columns; empty without
   std::vector<std::byte> band_scales_;  // of the band at hand, row-major, as written
-  std::vector<float> tile_scales_;      // effective
+  std::vector<std::uint8_t> band_zeros_;
+  std::vector<float> tile_scales_;  // effective
+  std::vector<std::uint8_t> tile_zeros_;
   quantize::QualitySums quality_;
   HeldValues held_;
 };

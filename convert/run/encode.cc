@@ -4,6 +4,7 @@
 
 #include "convert/run/actions.h"
 #include "convert/run/moments_factors.h"
+#include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/container/float8.h"
 
@@ -43,6 +44,7 @@ class Encoder {
     const auto write_scales = [this] {
       for (std::size_t p = 1; p < planned_.n_parts; ++p) {
         if (planned_.parts[p].part == Part::kScale && facts_.group_rows != 0) write_scales_of(p);
+        if (planned_.parts[p].part == Part::kZeroPoint) parts_[p].write(packed_zeros());
       }
     };
     const BandPlan& bands = encoder_.bands();
@@ -50,6 +52,8 @@ class Encoder {
         task_.tensor.encoding.stored.weight(), bands, parts_[0],
         [this](const Band& band, std::span<const std::byte> codes, std::span<std::byte> out) {
           encoder_.encode(band, codes, out);
+          zeros_.insert(zeros_.end(), encoder_.zeros().begin(), encoder_.zeros().end());
+          ends_matrix_ = (band.first_row + band.rows) % encoder_.bands().rows == 0;
           if (planned_.find(Part::kQuantBias) != nullptr) add_row_sums(band, out);
         },
         write_scales);
@@ -78,6 +82,27 @@ class Encoder {
     } else {
       parts_[p].write(encoder_.scales());
     }
+  }
+
+  // The zero points of eight rows become a row of words, the first in the lowest four bits; the
+  // last rows of a matrix may be fewer. Those of other rows wait for the next band.
+  std::vector<std::byte> packed_zeros() {
+    const auto across =
+        static_cast<std::size_t>(ceil_div(encoder_.bands().cols, planned_.block[1]));
+    const std::size_t in_words = across * formats::kZerosPerWord;
+    std::vector<std::byte> packed;
+    while (zeros_.size() >= in_words || (ends_matrix_ && !zeros_.empty())) {
+      const std::size_t n = std::min(in_words, zeros_.size());
+      std::vector<std::uint32_t> words(across);
+      for (std::size_t i = 0; i < n; ++i) {
+        const std::size_t shift = i / across * (32 / formats::kZerosPerWord);
+        words[i % across] |= static_cast<std::uint32_t>(zeros_[i]) << shift;
+      }
+      zeros_.erase(zeros_.begin(), zeros_.begin() + static_cast<std::ptrdiff_t>(n));
+      const auto bytes = std::as_bytes(std::span(words));
+      packed.insert(packed.end(), bytes.begin(), bytes.end());
+    }
+    return packed;
   }
 
   void add_row_sums(const Band& band, std::span<const std::byte> written) {
@@ -125,6 +150,8 @@ class Encoder {
   BandEncoder encoder_;
   std::vector<float> row_scales_;  // of all rows, where a part is made of them
   std::vector<std::int64_t> row_sums_;
+  std::vector<std::uint8_t> zeros_;  // of rows that fill no word yet
+  bool ends_matrix_ = false;
   std::vector<PartWriter> parts_;  // while run() runs
 };
 

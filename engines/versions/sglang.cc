@@ -157,7 +157,8 @@ constexpr std::array kLimits = {
                 kNoBlocksOfModelopt},
     EngineLimit{kCt, kInt4Group, std::nullopt, kAsymmetricExperts,
                 "it loads zero points of experts turned over, which compressed-tensors does not",
-                "INT4 of another --group-size, which is encoded again"},
+                "INT4 without --zero-points; codes that are kept: INT4 of another --group-size, "
+                "which is encoded again"},
     EngineLimit{kCt, kInt4Group, std::nullopt, kJoinedLatents,
                 "it joins them with their weight_shape, which has two numbers then",
                 "these layers plain"},

@@ -92,6 +92,7 @@ void read_choices(const TargetFlags& flags, Recipe& recipe) {
   }
   if (is_given("--quantize-attention", flags.quantize_attention)) choices.quantize_attention = true;
   if (is_given("--gptq", flags.gptq)) choices.gptq = true;
+  if (is_given("--zero-points", flags.zero_points)) choices.zero_points = true;
 }
 
 }  // namespace
@@ -190,6 +191,8 @@ std::vector<Flag> choice_flags(TargetFlags& flags) {
       choice(flags, "--group-size",
              "INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is "
              "INT4, else 128)"),
+      {"--zero-points", &flags.zero_points,
+       "INT4: a zero point for each group, chosen with its scale; vLLM loads them"},
       {"--importance",
        &flags.importance,
        "weight the errors of columns by the mean squares in this directory or file, which ingot "

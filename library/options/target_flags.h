@@ -18,7 +18,7 @@ struct TargetFlags {
   std::string recipe_file, activation_scales, importance, scales_from;
   std::map<std::string_view, std::string> options;  ///< values of recipe_options(), by name
   std::vector<std::string> rules, allow;
-  bool quantize_attention = false, gptq = false;
+  bool quantize_attention = false, zero_points = false, gptq = false;
 };
 
 /// A flag of convert::recipe_options(); `words`: that are offered, where it does not list its own.

@@ -57,6 +57,7 @@ class InspectOptions(TypedDict, total=False):
         signed (mse, and negative scales too)
     group_size: INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is INT4, else
         128)
+    zero_points: INT4: a zero point for each group, chosen with its scale; vLLM loads them
     importance: weight the errors of columns by the mean squares in this directory or file, which ingot
         calibrate writes, when scales are searched
     gptq: int4, nvfp4, mxfp4: choose the codes of a weight column by column, so that its outputs change least
@@ -96,6 +97,7 @@ class InspectOptions(TypedDict, total=False):
     scales_from: Path
     search: str | int | float
     group_size: str | int | float
+    zero_points: bool
     importance: Path
     gptq: bool
     via: str | int | float
@@ -232,6 +234,7 @@ class ConvertOptions(TypedDict, total=False):
         signed (mse, and negative scales too)
     group_size: INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is INT4, else
         128)
+    zero_points: INT4: a zero point for each group, chosen with its scale; vLLM loads them
     importance: weight the errors of columns by the mean squares in this directory or file, which ingot
         calibrate writes, when scales are searched
     gptq: int4, nvfp4, mxfp4: choose the codes of a weight column by column, so that its outputs change least
@@ -311,6 +314,7 @@ class ConvertOptions(TypedDict, total=False):
     scales_from: Path
     search: str | int | float
     group_size: str | int | float
+    zero_points: bool
     importance: Path
     gptq: bool
     via: str | int | float

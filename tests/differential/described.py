@@ -53,6 +53,8 @@ def _compressed(said, weights, choices):
         }
         if scheme == "fp8-block":
             wanted["block_structure"] = list(weight.block)
+        if scheme == "int4-group":
+            wanted["symmetric"] = weight.zeros is None
         if {key: own.get(key) for key in wanted} != wanted:
             yield module, f"is {scheme}, of which its group says {own}"
         inputs = group.get("input_activations")

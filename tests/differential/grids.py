@@ -75,10 +75,11 @@ def errors_of(values, decoded, block, importance=None):
     return blocks_of(squares if importance is None else squares * importance, block).sum(-1)
 
 
-def encoded(kind, values, spread):
-    """The values of the nearest codes under these scales."""
+def encoded(kind, values, spread, zeros=None):
+    """The values of the nearest codes under these scales, and zero points."""
     with np.errstate(all="ignore"):
-        return ROUND[kind](values / spread) * spread
+        quotients = values / spread
+        return (ROUND[kind](quotients) if zeros is None else round_whole(quotients, -zeros, 15 - zeros)) * spread
 
 
 def joint_scales(formula, own, peers):
@@ -180,6 +181,10 @@ def judge_scales(weight, values, choices, peers, source_scheme):
     amax = amax_of(values, weight.block)
     first = np.where(amax == 0, F32(1), round_bf16(amax / F32(7)))
     search = choices.get("search", "mse")
+    if search == "amax" and choices.get("zero_points"):
+        blocks = blocks_of(values, weight.block)
+        width = np.maximum(blocks.max(-1), 0) - np.minimum(blocks.min(-1), 0)
+        return stored != np.where(amax == 0, F32(1), round_bf16(width / F32(15))), ""
     if search == "amax":
         return stored != first, ""
     wrong = judge_search(weight, values, [first], choices) | ((amax == 0) & (stored != 1))
@@ -212,7 +217,7 @@ def judge_encoding(weight, values, choices, peers, source_scheme):
 def judge_codes(weight, values):
     """Complaints about codes under the scales as stored: no other code may be nearer to a value."""
     with np.errstate(all="ignore"):
-        nearest = encoded(kind_of(weight.scheme), values, weight.spread)
+        nearest = encoded(kind_of(weight.scheme), values, weight.spread, weight.zeros)
         own = np.abs(weight.values.astype(np.float64) - values)
         best = np.abs(nearest.astype(np.float64) - values)
         # Ascend's static form stores a product: one more rounding than the scale under which codes were chosen.

@@ -38,7 +38,8 @@ def _groups(n_columns, n_groups, order):
 
 
 def packed_rows(name, parts):
-    """Codes less their zeros, scales per group, the group of each column and the bits of a code, of `weight_packed`."""
+    """Codes less their zeros, scales per group, the group of each column, the bits of a code and zeros per group, of
+    `weight_packed`."""
     words = _words(parts["weight"])
     said = parts["weight_shape"]
     shape = np.frombuffer(said.data, {"I32": "<i4", "I64": "<i8"}[said.dtype])
@@ -54,7 +55,7 @@ def packed_rows(name, parts):
     if "weight_zero_point" in parts:
         packed = _words(parts["weight_zero_point"])  # rows along the words
         zeros = _unpacked(np.moveaxis(packed, 0, -1), bits).T[:n]
-    return (codes - zeros[..., columns]).astype(F32), scales, columns, bits
+    return (codes - zeros[..., columns]).astype(F32), scales, columns, bits, zeros
 
 
 def awq_rows(parts):

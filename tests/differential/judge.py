@@ -51,6 +51,7 @@ SHAPES = {
     "rows": lambda n, k, r, c: (n,),
     "grid": lambda n, k, r, c: (-(-n // r), -(-k // c)),
     "spread": lambda n, k, r, c: (-(-n // r), 1, -(-k // c), 1),
+    "zeros": lambda n, k, r, c: (-(-n // 8), -(-k // c)),
 }
 # Names of DeepSeek-V4's release, whose own dialect calls scales `scale` and holds powers of two as exponents.
 V4 = re.compile(r"^(?:layers|mtp)\.\d+\.(?:attn|ffn)\.")
@@ -167,6 +168,8 @@ def judge_parts(weight, source, choices):
         grid = "F32" if (choices.get("fp8_grid") or default_grid(source)) == "amax" else "F8_E8M0"
         scale = {"fp8-block": (grid, "grid"), "mxfp4": ("F8_E8M0", "grid")}.get(weight.scheme)
         wanted = {"scale": scale} if scale else wanted
+    if choices.get("zero_points") and weight.scheme == "int4-group":
+        wanted = {**wanted, "weight_zero_point": ("I32", "zeros")}
     if wanted is None:
         return [f"dialect {choices['dialect']} has no {weight.scheme}"]
     found = {

@@ -407,6 +407,7 @@ FIXED = [
     kept("kimi_k2_thinking", Cut(2), Cut(2, 5)),
     kept("kimi_k2_thinking", Cut(4, fit="pad"), Cut(2)),
     kept("zero-points", Cut(2, 2)),
+    kept("wide", Cut(2, 2), Cut(2), ["--to", "int4", "--group-size", "32", "--zero-points"]),
     *packed(("32", "row"), ("bf16", "nvfp4", "int4"), ("fp8", "nvfp4")),
     kept("bf16", native(2), native(4)),
     kept("bf16", native(2), Cut(2, 4), ["--mtp", "drop"]),

@@ -105,6 +105,9 @@ def _grid(draw, to, choices):
     if to == "int4":
         choices["group_size"] = draw.choice(["32", "32", "64", "row"])
         words += ["--group-size", choices["group_size"]]
+        if choices.get("search") != "signed" and draw.random() < 0.4:
+            choices["zero_points"] = True
+            words += ["--zero-points"]
     return words
 
 

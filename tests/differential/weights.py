@@ -51,6 +51,7 @@ class Weight:
     scale_of_all: float = None  # NVFP4's global scale
     divides: bool = False
     spread: np.ndarray = None  # the effective scale of each element
+    zeros: np.ndarray = None  # the zero point of each element, where there are some that are stored
 
     @property
     def is_plain(self):
@@ -223,7 +224,8 @@ def decode_int4(weight, parts, config):
     said = quantization_config(config)
     method, packing = said.get("quant_method"), said.get("packing_format", "")
     if "qzeros" not in parts:
-        codes, scales, columns, bits = packed_rows(weight.name, parts)
+        codes, scales, columns, bits, zeros = packed_rows(weight.name, parts)
+        weight.zeros = zeros[..., columns] if "weight_zero_point" in parts else None
     elif method == "awq" or packing.endswith("awq"):
         codes, scales, columns, bits = awq_rows(parts)
     else:
