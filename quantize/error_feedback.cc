@@ -162,10 +162,12 @@ class Rows {
         columns_((last_ + 1) * lanes_),
         errors_(kSide * lanes_),
         scales_(lanes_, 1.0F),
+        zeros_(lanes_, kInt4Zero),
         effective_(rows_ * (cols_ / group_)),
         is_plain_(rows_, 0) {
     INGOT_CHECK(cols_ == factor.size() && cols_ % group_ == 0 && in.block_rows == 1);
     INGOT_CHECK(in.given_scales.empty() && can_carry_errors(scheme.id));
+    if (out.zeros != nullptr) effective_zeros_.resize(effective_.size());
     INGOT_CHECK(in.importance.empty() || in.importance.size() == cols_);
     INGOT_CHECK(in.moments.empty() || in.moments.size() * kMomentBlock == cols_);
     for (std::size_t r = 0; r < rows_; ++r) {
@@ -209,6 +211,7 @@ class Rows {
       take_errors({.kind = facts_.code,
                    .values = column(c),
                    .scales = scales_.data(),
+                   .zeros = zeros_.data(),
                    .errors = errors_of(c),
                    .rows = lanes_});
       const std::size_t place = (last_ - c) % kSide;
@@ -266,10 +269,13 @@ class Rows {
     const std::size_t width = formats::dtype_bits(facts_.scale_dtype) / 8;
     codes_.resize(panel_.size() / 2);
     stored_.resize(rows_ * width);
+    if (out_.zeros != nullptr) chosen_zeros_.resize(rows_);
     scheme_.encode(groups, {.weight = codes_.data(),
                             .weight_stride = is_row ? codes_.size() : group_ / 2,
                             .scales = stored_.data(),
-                            .scale_stride = is_row ? stored_.size() : width});
+                            .scale_stride = is_row ? stored_.size() : width,
+                            .zeros = out_.zeros == nullptr ? nullptr : chosen_zeros_.data(),
+                            .zero_stride = is_row ? chosen_zeros_.size() : 1});
     std::optional<formats::GlobalScale> global;
     if (scheme_.global != nullptr) global = {.value = in_.global, .divides = in_.global_divides};
     formats::widen_scales(facts_.scale_dtype, stored_, global, std::span(scales_).first(rows_));
@@ -277,6 +283,11 @@ class Rows {
       std::memcpy(out_.scales + r * out_.scale_stride + c / group_ * width,
                   stored_.data() + r * width, width);
       effective_[r * (cols_ / group_) + c / group_] = scales_[r];
+      if (out_.zeros != nullptr) {
+        out_.zeros[r * out_.zero_stride + c / group_] = chosen_zeros_[r];
+        effective_zeros_[r * (cols_ / group_) + c / group_] = chosen_zeros_[r];
+        zeros_[r] = chosen_zeros_[r];
+      }
       // Such a row is encoded in the end; until then it is one of zeros.
       if (is_plain_[r] == 0) continue;
       for (std::size_t i = 0; i < group_; ++i) column(c + i)[r] = 0;
@@ -293,17 +304,21 @@ class Rows {
                  {.values = {.data = panel_.data(), .rows = rows_, .cols = cols_, .stride = cols_},
                   .block_rows = 1,
                   .block_cols = group_,
-                  .scales = effective_},
+                  .scales = effective_,
+                  .zeros = effective_zeros_},
                  out_.weight, out_.weight_stride);
     for (std::size_t r = 0; r < rows_; ++r) {
       if (is_plain_[r] == 0) continue;
       EncodeInput row = in_;
       row.values.data = in_.values.row(r);
       row.values.rows = 1;
-      scheme_.encode(row, {.weight = out_.weight + r * out_.weight_stride,
-                           .weight_stride = out_.weight_stride,
-                           .scales = out_.scales + r * out_.scale_stride,
-                           .scale_stride = out_.scale_stride});
+      scheme_.encode(row,
+                     {.weight = out_.weight + r * out_.weight_stride,
+                      .weight_stride = out_.weight_stride,
+                      .scales = out_.scales + r * out_.scale_stride,
+                      .scale_stride = out_.scale_stride,
+                      .zeros = out_.zeros == nullptr ? nullptr : out_.zeros + r * out_.zero_stride,
+                      .zero_stride = out_.zero_stride});
     }
   }
 
@@ -316,7 +331,9 @@ class Rows {
   std::vector<float> columns_;    // values at their turn, column by column in reverse order
   std::vector<float> errors_;     // of the block at hand
   std::vector<float> scales_;     // of the group at hand
+  std::vector<float> zeros_;      // of the group at hand
   std::vector<float> effective_;  // of all groups
+  std::vector<std::uint8_t> effective_zeros_, chosen_zeros_;
   std::vector<char> is_plain_;
   std::vector<float> panel_, importance_;
   std::vector<std::byte> codes_, stored_;
@@ -369,8 +386,9 @@ void encode_carrying_errors(const Scheme& scheme, const EncodeInput& in,
 std::uint64_t bytes_to_carry(std::uint64_t rows, std::uint64_t cols) {
   const std::uint64_t lanes = round_up(rows, std::uint64_t{kCarryRows});
   const std::uint64_t all_columns = blocks_of(cols) * kSide;
-  // Columns, errors, scales, the panel of values and that of importance.
-  return (lanes * (all_columns + kSide + cols / 16 + 1) + 2 * rows * cols) * sizeof(float) + rows;
+  // Columns, errors, scales, zero points, the panel of values and that of importance.
+  return (lanes * (all_columns + kSide + cols / 16 + 2) + 2 * rows * cols) * sizeof(float) +
+         rows * (cols / 16 + 2);
 }
 
 }  // namespace ingot::quantize

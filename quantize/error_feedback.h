@@ -57,7 +57,7 @@ bool can_carry_errors(formats::SchemeId id);
 /// k at its turn is weight + sum of e_j x F_jk over the columns j before it, in their order, where
 /// e_j is weight - code x scale. Its code is the one nearest to value / scale. A group's scale is
 /// chosen by the scheme from the values that its columns have when the first of them is at its
-/// turn. All in FP32, each product and sum rounded. A row with a value of 2^100 or more is encoded
+/// turn, zero points with it. All in FP32, each product and sum rounded. A row with a value of 2^100 or more is encoded
 /// without. `in` is as for Scheme::encode, without given scales; its values have factor.size()
 /// columns. Rows do not depend on each other.
 void encode_carrying_errors(const Scheme& scheme, const EncodeInput& in,

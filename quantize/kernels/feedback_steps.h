@@ -32,13 +32,14 @@ inline constexpr std::size_t kCarryRows = 32;
 
 // Columns of weights are runs of `rows` FP32 numbers, one behind the other.
 
-/// One column at its turn, and the scale of each row's group, above zero. `errors` holds the
-/// weights as they were, and becomes what the codes miss of them: weight - code x scale, with the
-/// nearest code (kernels/codes.h) of the value at its turn.
+/// One column at its turn, and the scale of each row's group, above zero, and its zero point.
+/// `errors` holds the weights as they were, and becomes what the codes miss of them: weight - code
+/// x scale, with the nearest code (kernels/codes.h) of the value at its turn.
 struct ColumnAtTurn {
   formats::CodeKind kind;  ///< kE2m1 or kInt4
   const float* values;
   const float* scales;
+  const float* zeros;  ///< kInt4: numbers from 0 to 15
   float* errors;
   std::size_t rows;
 };

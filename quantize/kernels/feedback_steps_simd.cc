@@ -104,8 +104,9 @@ using Floats = hn::Vec<decltype(kFloats)>;
 constexpr std::size_t kLanes = hn::MaxLanes(kFloats);
 
 /// The values of the codes nearest to quotients, by the additions of code_encode_simd.cc.
-HWY_INLINE Floats nearest_integer(Floats quotient) {
-  const Floats within = hn::Max(hn::Min(quotient, hn::Set(kFloats, 7.0F)), hn::Set(kFloats, -8.0F));
+HWY_INLINE Floats nearest_integer(Floats quotient, Floats zero) {
+  const Floats most = hn::Sub(hn::Set(kFloats, Int4::value(15, 0)), zero);
+  const Floats within = hn::Max(hn::Min(quotient, most), hn::Neg(zero));
   const Floats unit = hn::Set(kFloats, 0x1.8p23F);
   return hn::Sub(hn::Add(within, unit), unit);
 }
@@ -124,7 +125,12 @@ HWY_INLINE void take(const ColumnAtTurn& in) {
     const Floats value = hn::LoadU(kFloats, in.values + r);
     const Floats scale = hn::LoadU(kFloats, in.scales + r);
     const Floats quotient = hn::Div(value, scale);
-    const Floats code = kIsInteger ? nearest_integer(quotient) : nearest_e2m1(value, quotient);
+    Floats code;
+    if constexpr (kIsInteger) {
+      code = nearest_integer(quotient, hn::LoadU(kFloats, in.zeros + r));
+    } else {
+      code = nearest_e2m1(value, quotient);
+    }
     const Floats weight = hn::LoadU(kFloats, in.errors + r);
     hn::StoreU(hn::Sub(weight, hn::Mul(code, scale)), kFloats, in.errors + r);
   }
@@ -239,7 +245,12 @@ void scalar::take_errors(const ColumnAtTurn& column) {
   with_code(column.kind, [&](auto code) {
     for (std::size_t r = 0; r < column.rows; ++r) {
       const float value = column.values[r], scale = column.scales[r];
-      column.errors[r] -= code.value(code.nearest(value, value / scale)) * scale;
+      if constexpr (code.kHasZero) {
+        const auto zero = static_cast<std::uint8_t>(column.zeros[r]);
+        column.errors[r] -= code.value(code.nearest(value, value / scale, zero), zero) * scale;
+      } else {
+        column.errors[r] -= code.value(code.nearest(value, value / scale)) * scale;
+      }
     }
   });
 }

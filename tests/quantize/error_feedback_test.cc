@@ -76,9 +76,11 @@ double factor_at(const MomentsFactor& factor, std::size_t i, std::size_t k) {
 struct Scales {
   SchemeId id;
   std::size_t block;
+  bool has_zeros = false;
 };
 constexpr std::array kForms = {Scales{SchemeId::kInt4Group, 32}, Scales{SchemeId::kInt4Group, 128},
-                               Scales{SchemeId::kNvfp4, 16}, Scales{SchemeId::kMxfp4, 32}};
+                               Scales{SchemeId::kNvfp4, 16}, Scales{SchemeId::kMxfp4, 32},
+                               Scales{SchemeId::kInt4Group, 32, true}};
 
 Coded encode_carrying(const Scales& form, const Matrix& matrix, const MomentsFactor& factor,
                       ScaleSearch search = ScaleSearch::kMse,
@@ -87,7 +89,8 @@ Coded encode_carrying(const Scales& form, const Matrix& matrix, const MomentsFac
   EncodeOptions options;
   options.search = search;
   // Sizes, and scales that are replaced.
-  Coded coded = encode(form.id, matrix, {.options = options, .block = form.block});
+  Coded coded = encode(form.id, matrix,
+                       {.options = options, .block = form.block, .has_zeros = form.has_zeros});
   const std::size_t width = coded.scales.size() / coded.effective.size();
   encode_carrying_errors(*find_scheme(form.id),
                          {.values = matrix.view(),
@@ -101,7 +104,9 @@ Coded encode_carrying(const Scales& form, const Matrix& matrix, const MomentsFac
                          {.weight = coded.weight.data(),
                           .weight_stride = coded.weight.size() / coded.rows,
                           .scales = coded.scales.data(),
-                          .scale_stride = coded.scale_cols * width});
+                          .scale_stride = coded.scale_cols * width,
+                          .zeros = form.has_zeros ? coded.zeros.data() : nullptr,
+                          .zero_stride = coded.scale_cols});
   for (std::size_t i = 0; i < coded.effective.size(); ++i) {
     const auto scale = static_cast<float>(
         stored_scale(formats::scheme_facts(form.id).scale_dtype, coded.scales.data() + i * width));
@@ -213,10 +218,12 @@ std::vector<double> textbook_values(const Matrix& matrix, const Coded& scaled,
     for (std::size_t c = 0; c < n; ++c) {
       const double scale = double{scaled.effective[r * scaled.scale_cols + c / scaled.block_cols]};
       const double y = w[c] / scale;
+      const std::size_t group = r * scaled.scale_cols + c / scaled.block_cols;
+      const int zero = scaled.zeros.empty() ? 8 : scaled.zeros[group];
       double best = 0;
       for (int code = -8; code < 8; ++code) {
         const double value =
-            is_integer ? code
+            is_integer ? code + 8 - zero
                        : std::copysign(double{kE2m1Magnitudes[code & 7]}, code < 0 ? -1.0 : 1.0);
         if (std::fabs(value - y) < std::fabs(best - y)) best = value;
       }
@@ -304,10 +311,12 @@ TEST(ErrorFeedback, EncodesPlainlyWithoutMoments) {
   const Moments none{.size = 128, .values = std::vector<float>(std::size_t{128} * 128)};
   for (const auto& [name, matrix] : awkward_matrices(5, 128)) {
     for (const Scales& form : kForms) {
-      const Coded plain = encode(form.id, matrix, {.block = form.block});
+      const Coded plain =
+          encode(form.id, matrix, {.block = form.block, .has_zeros = form.has_zeros});
       const Coded carried = encode_carrying(form, matrix, none.factor().value());
       EXPECT_EQ(carried.weight, plain.weight) << name;
       EXPECT_EQ(carried.scales, plain.scales) << name;
+      EXPECT_EQ(carried.zeros, plain.zeros) << name;
     }
   }
 }
@@ -323,9 +332,11 @@ TEST(ErrorFeedback, AnUnseenColumnIsRoundedPlainly) {
     for (std::size_t r = 0; r < matrix.rows; ++r) {
       const float scale = coded.effective[r * coded.scale_cols + kUnseen / coded.block_cols];
       const float quotient = matrix.values[r * 128 + kUnseen] / scale;
+      const std::size_t group = r * coded.scale_cols + kUnseen / coded.block_cols;
+      const float zero = coded.zeros.empty() ? 8 : coded.zeros[group];
       const float code =
           form.id == SchemeId::kInt4Group
-              ? std::nearbyint(std::clamp(quotient, -8.0F, 7.0F))
+              ? std::nearbyint(std::clamp(quotient, -zero, 15 - zero))
               : std::copysign(kE2m1Magnitudes[e2m1_from_magnitude(std::fabs(quotient))], quotient);
       EXPECT_EQ(became.values[r * 128 + kUnseen], code * scale);
     }
@@ -347,6 +358,7 @@ TEST(ErrorFeedback, BytesDependOnNeitherTargetNorBand) {
         const Coded coded = encode_carrying(form, matrix, factor, ScaleSearch::kMse, importance);
         EXPECT_EQ(coded.weight, first.weight) << name;
         EXPECT_EQ(coded.scales, first.scales) << name;
+        EXPECT_EQ(coded.zeros, first.zeros) << name;
       });
       Matrix last_rows(4, 256);
       std::copy_n(matrix.values.end() - 4 * 256, 4 * 256, last_rows.values.begin());
@@ -457,8 +469,9 @@ TEST(ErrorFeedback, ErrorsOfAColumnEqualTheScalarTwins) {
     for (const formats::CodeKind kind : {formats::CodeKind::kE2m1, formats::CodeKind::kInt4}) {
       // Scales that clip nothing, a little and much; values are at least as large as these.
       for (const float part : {1.0F, 3.0F, 40.0F}) {
-        std::vector<float> scales(matrix.values.size());
+        std::vector<float> scales(matrix.values.size()), zeros(scales.size());
         for (std::size_t i = 0; i < scales.size(); ++i) {
+          zeros[i] = static_cast<float>(i % 16);
           const float own = std::fabs(matrix.values[i - i % 16]) / 7 / part;
           scales[i] = own > 0x1p-120F ? own : 1.0F;
         }
@@ -467,6 +480,7 @@ TEST(ErrorFeedback, ErrorsOfAColumnEqualTheScalarTwins) {
           run({.kind = kind,
                .values = matrix.values.data(),
                .scales = scales.data(),
+               .zeros = zeros.data(),
                .errors = errors.data(),
                .rows = errors.size()});
           std::vector<std::uint32_t> bits;
