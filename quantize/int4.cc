@@ -47,9 +47,25 @@ float neighbour(float scale, int steps) {
       static_cast<std::uint16_t>(std::clamp(bits + steps, std::int32_t{1}, kLargest)));
 }
 
+/// The range of each group's values and 0.
+std::vector<float> ranges_of(formats::MatrixView<const float> values, std::size_t group_cols) {
+  std::vector<float> ranges;
+  for (std::size_t r = 0; r < values.rows; ++r) {
+    for (std::size_t c = 0; c < values.cols; c += group_cols) {
+      const auto [low, high] =
+          std::minmax_element(values.row(r) + c, values.row(r) + c + group_cols);
+      ranges.push_back(std::max(*high, 0.0F) - std::min(*low, 0.0F));
+    }
+  }
+  return ranges;
+}
+
 /// The scales of a run that lose least by moments: the best of all that mse tries, then of its
-/// neighbours. On a tie the first wins. The fitted scale is the one that mse chose.
-std::vector<float> scales_by_moments(const EncodeInput& in, std::size_t group_cols) {
+/// neighbours. On a tie the first wins. The fitted scale is the one that mse chose. Where there is
+/// room for zero points, the same follows with those that mse chooses, and the scales that it tries
+/// with them.
+std::vector<float> scales_by_moments(const EncodeInput& in, std::size_t group_cols,
+                                     std::span<std::uint8_t> zeros) {
   const std::size_t n = in.values.rows * (in.values.cols / group_cols);
   std::vector<float> amaxes(n), best(n), tried, errors;
   group_amax(in.values, 1, group_cols, amaxes);
@@ -57,38 +73,63 @@ std::vector<float> scales_by_moments(const EncodeInput& in, std::size_t group_co
     best[k] = amaxes[k] == 0 ? 1.0F : stored_int4_scale(amaxes[k] / kOfAmax.first);
   const std::vector<float> first = best;
   std::vector<float> by_mse(n);
+  std::vector<std::uint8_t> mse_zeros, tried_zeros;
   const std::size_t across = in.values.cols / group_cols;
-  for (std::size_t r = 0; r < in.values.rows; ++r) {
-    choose_int4_scales({.values = in.values.row(r), .n_groups = across, .group_cols = group_cols},
-                       std::span(by_mse).subspan(r * across, across));
-  }
+  const auto choose_by_mse = [&] {
+    for (std::size_t r = 0; r < in.values.rows; ++r) {
+      std::span<std::uint8_t> row_zeros = mse_zeros;
+      if (!mse_zeros.empty()) row_zeros = row_zeros.subspan(r * across, across);
+      choose_int4_scales({.values = in.values.row(r), .n_groups = across, .group_cols = group_cols},
+                         std::span(by_mse).subspan(r * across, across), row_zeros);
+    }
+  };
   std::vector<float> least(n, INFINITY);
   const auto try_all = [&](std::size_t n_scales, const auto& scale_of) {
     tried.resize(n * n_scales);
     errors.resize(tried.size());
+    tried_zeros.resize(mse_zeros.empty() ? 0 : tried.size());
     for (std::size_t i = 0; i < tried.size(); ++i)
       tried[i] = amaxes[i % n] == 0 ? 1.0F : scale_of(i % n, i / n);
-    hessian_errors(
-        formats::CodeKind::kInt4,
-        {.values = in.values, .block_rows = 1, .block_cols = group_cols, .scales = tried},
-        in.moments, errors);
+    for (std::size_t i = 0; i < tried_zeros.size(); ++i) tried_zeros[i] = mse_zeros[i % n];
+    hessian_errors(formats::CodeKind::kInt4,
+                   {.values = in.values,
+                    .block_rows = 1,
+                    .block_cols = group_cols,
+                    .scales = tried,
+                    .zeros = tried_zeros},
+                   in.moments, errors);
     for (std::size_t i = 0; i < tried.size(); ++i) {
       const float ratio = tried[i] / first[i % n];
       const float error = errors[i] * (ratio * ratio);
       if (!(error < least[i % n])) continue;
       least[i % n] = error;
       best[i % n] = tried[i];
+      if (!zeros.empty()) zeros[i % n] = mse_zeros.empty() ? kInt4Zero : mse_zeros[i % n];
     }
   };
+  std::vector<float> centres;
+  const auto try_neighbours = [&] {
+    try_all(2 * kNeighbours, [&](std::size_t k, std::size_t i) {
+      const int steps = static_cast<int>(i) - kNeighbours;
+      return neighbour(centres[k], steps < 0 ? steps : steps + 1);
+    });
+  };
+  choose_by_mse();
   try_all(kInt4Steps + 1, [&](std::size_t k, std::size_t step) {
     if (step == kInt4Steps) return by_mse[k];
     return stored_int4_scale(amaxes[k] / kOfAmax.at(step));
   });
-  const std::vector<float> centres = best;
-  try_all(2 * kNeighbours, [&](std::size_t k, std::size_t i) {
-    const int steps = static_cast<int>(i) - kNeighbours;
-    return neighbour(centres[k], steps < 0 ? steps : steps + 1);
+  centres = best;
+  try_neighbours();
+  if (zeros.empty()) return best;
+  mse_zeros.resize(n);
+  choose_by_mse();
+  const std::vector<float> ranges = ranges_of(in.values, group_cols);
+  try_all(kInt4Steps + 1, [&](std::size_t k, std::size_t step) {
+    return step == kInt4Steps ? by_mse[k] : stored_int4_scale(ranges[k] / kOfRange.at(step));
   });
+  for (std::size_t k = 0; k < n; ++k) centres[k] = zeros[k] == mse_zeros[k] ? best[k] : by_mse[k];
+  try_neighbours();
   return best;
 }
 
@@ -100,15 +141,17 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
       static_cast<std::size_t>(std::min<std::uint64_t>(in.block_cols, values.cols));
   INGOT_CHECK(values.cols % group_cols == 0 && group_cols % 2 == 0);
   if (in.search() == ScaleSearch::kHessian && in.given_scales.empty()) {
-    INGOT_CHECK(out.zeros == nullptr);
-    const std::vector<float> scales = scales_by_moments(in, group_cols);
+    const std::size_t across = values.cols / group_cols;
+    std::vector<std::uint8_t> zeros(out.zeros == nullptr ? 0 : values.rows * across, kInt4Zero);
+    const std::vector<float> scales = scales_by_moments(in, group_cols, zeros);
+    for (std::size_t i = 0; i < zeros.size(); ++i)
+      out.zeros[i / across * out.zero_stride + i % across] = zeros[i];
     EncodeInput given = in;
     given.given_scales = scales;
     return encode(given, out);
   }
   const std::size_t across = values.cols / group_cols;
-  INGOT_CHECK(in.given_scales.empty() ||
-              (in.given_scales.size() >= across * values.rows && out.zeros == nullptr));
+  INGOT_CHECK(in.given_scales.empty() || in.given_scales.size() >= across * values.rows);
   INGOT_CHECK(in.importance.empty() || in.importance.size() == values.cols);
   std::vector<float> weights(in.importance.size());
   group_weights(in.importance, group_cols, weights);

@@ -80,7 +80,7 @@ struct EncodeOutput {
   std::byte* scales = nullptr;
   std::size_t scale_stride = 0;  ///< bytes from a row of groups to the next
   /// INT4: one zero point per group, 0 to 15, row-major; null: none are chosen, and 8 means zero.
-  /// Never together with EncodeInput::given_scales or a search by moments.
+  /// With EncodeInput::given_scales they are here already.
   std::uint8_t* zeros = nullptr;
   std::size_t zero_stride = 0;  ///< bytes from a row of groups to the next
 };

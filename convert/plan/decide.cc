@@ -524,12 +524,6 @@ class Decider {
                   "--search signed has negative scales in place of zero points, and --zero-points "
                   "has less error than these (give --zero-points without --search)");
     }
-    if (recipe_.choices.search == quantize::ScaleSearch::kHessian) {
-      throw Error(
-          ErrorCode::kUnsupported,
-          "--zero-points goes with --search mse, and not yet with hessian (leave one of them "
-          "out)");
-    }
     if (recipe_.choices.scales_from != nullptr) {
       throw Error(ErrorCode::kInvalidArgument,
                   "--zero-points chooses scales and zero points together, and --scales-from gives "

@@ -26,7 +26,7 @@ void e2m1_errors(const ScaledGroups& in, const float* weights, std::span<float> 
 
 /// Computes the error by moments of each group under each of several scales, in units of the
 /// square of the scale. `in.scales` has the scales of all groups one by one, then the next of each,
-/// and so on; `errors` has as many. Columns of a group are a multiple of 16; `moments` has a block
+/// and so on, and `in.zeros` as many or none; `errors` has as many. Columns of a group are a multiple of 16; `moments` has a block
 /// for every 16 columns of the run.
 ///
 /// The error of a group is the sum of those of its rows, the error of a row that of its blocks.

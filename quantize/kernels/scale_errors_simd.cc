@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "formats/base/checked.h"
@@ -85,9 +86,10 @@ struct E2m1 {
 };
 
 struct Int4 {
-  static HWY_INLINE Floats nearest(Floats y) {
+  static HWY_INLINE Floats nearest(Floats y, Floats zero) {
     const Floats integers = hn::Set(kFloats, 0x1.8p23F);
-    const Floats within = hn::Max(hn::Min(y, hn::Set(kFloats, 7.0F)), hn::Set(kFloats, -8.0F));
+    const Floats most = hn::Sub(hn::Set(kFloats, 15.0F), zero);
+    const Floats within = hn::Max(hn::Min(y, most), hn::Neg(zero));
     return hn::Sub(hn::Add(within, integers), integers);
   }
 };
@@ -153,6 +155,15 @@ HWY_INLINE void errors_of(const ScaledGroups& in, const float* weights, std::spa
   }
 }
 
+template <typename Code>
+HWY_INLINE Floats nearest_code(Floats y, Floats zero) {
+  if constexpr (std::is_same_v<Code, Int4>) {
+    return Code::nearest(y, zero);
+  } else {
+    return Code::nearest(y);
+  }
+}
+
 /// Sixteen columns of kVectorLanes rows, a row per lane.
 struct alignas(64) Strip {
   std::array<float, kMomentBlock * kVectorLanes> numbers;
@@ -208,8 +219,9 @@ HWY_INLINE void hessian_errors_of(const ScaledGroups& in, std::span<const Moment
   const std::size_t n_groups = across * ((values.rows + block_rows - 1) / block_rows);
   const std::size_t n_scales = in.scales.size() / n_groups;
   std::fill_n(errors.begin(), n_scales * n_groups, 0.0F);
-  // Scales and errors of the rows of a strip.
+  // Scales, zero points and errors of the rows of a strip.
   std::vector<float> scales(n_scales * kVectorLanes), sums(n_scales * kVectorLanes);
+  std::vector<float> zeros(n_scales * kVectorLanes, kInt4Zero);
   const std::size_t unit = block_rows == 1 ? values.rows : block_rows;
   for (std::size_t first = 0; first < values.rows; first += unit) {
     const std::size_t end = std::min(values.rows, first + unit);
@@ -220,8 +232,10 @@ HWY_INLINE void hessian_errors_of(const ScaledGroups& in, std::span<const Moment
         std::ranges::fill(scales, 1.0F);
         std::ranges::fill(sums, 0.0F);
         for (std::size_t s = 0; s < n_scales; ++s) {
-          for (std::size_t lane = 0; lane < n_rows; ++lane)
+          for (std::size_t lane = 0; lane < n_rows; ++lane) {
             scales[s * kVectorLanes + lane] = in.scales[s * n_groups + group(lane)];
+            zeros[s * kVectorLanes + lane] = in.zero(s * n_groups + group(lane));
+          }
         }
         const std::size_t last = std::min(values.cols, (g + 1) * block_cols);
         for (std::size_t c = g * block_cols; c < last; c += kMomentBlock) {
@@ -230,9 +244,10 @@ HWY_INLINE void hessian_errors_of(const ScaledGroups& in, std::span<const Moment
                  r, c);
           for (std::size_t s = 0; s < n_scales; ++s) {
             const Floats scale = hn::LoadU(kFloats, scales.data() + s * kVectorLanes);
+            const Floats zero = hn::LoadU(kFloats, zeros.data() + s * kVectorLanes);
             for (std::size_t i = 0; i < kMomentBlock; ++i) {
               const Floats y = hn::Div(x.column(i), scale);
-              rests.set_column(i, hn::Sub(y, Code::nearest(y)));
+              rests.set_column(i, hn::Sub(y, nearest_code<Code>(y, zero)));
             }
             float* sum = sums.data() + s * kVectorLanes;
             hn::StoreU(
@@ -470,14 +485,18 @@ void sum_errors(const ScaledGroups& in, const float* weights, std::span<float> e
 /// The error of one row of a group by its moments, in units of the square of the scale.
 template <typename Code>
 float row_error(std::span<const float> values, float scale, std::span<const MomentBlock> moments,
-                const Code& code) {
+                const Code& code, std::uint8_t zero = kInt4Zero) {
   float sum = 0;
   for (std::size_t c = 0; c < values.size(); c += kMomentBlock) {
     const MomentBlock& block = moments[c / kMomentBlock];
     std::array<float, kMomentBlock> rests;
     for (std::size_t i = 0; i < kMomentBlock; ++i) {
       const float value = values[c + i], y = value / scale;
-      rests[i] = y - code.value(code.nearest(value, y));
+      if constexpr (Code::kHasZero) {
+        rests[i] = y - code.value(code.nearest(value, y, zero), zero);
+      } else {
+        rests[i] = y - code.value(code.nearest(value, y));
+      }
     }
     float error = 0;
     for (std::size_t k = 0; k < kMomentBlock; ++k) {
@@ -499,6 +518,7 @@ bool has_moments(const ScaledGroups& in, std::span<const MomentBlock> moments,
   INGOT_CHECK(in.values.cols % kMomentBlock == 0);
   INGOT_CHECK(moments.size() == in.values.cols / kMomentBlock);
   INGOT_CHECK(in.scales.size() % groups_of(in) == 0 && errors.size() >= in.scales.size());
+  INGOT_CHECK(in.zeros.empty() || in.zeros.size() == in.scales.size());
   return true;
 }
 
@@ -546,7 +566,7 @@ void scalar::hessian_errors(formats::CodeKind kind, const ScaledGroups& in,
           [&](std::size_t r, std::size_t begin, std::size_t end, std::size_t group) {
             errors[first + group] +=
                 row_error({in.values.row(r) + begin, end - begin}, in.scales[first + group],
-                          moments.subspan(begin / kMomentBlock), code);
+                          moments.subspan(begin / kMomentBlock), code, in.zero(first + group));
           });
     });
   }

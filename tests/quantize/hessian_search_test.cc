@@ -213,6 +213,30 @@ TEST(HessianSearch, GroupsTakeNoWorseScaleThanByMse) {
   }
 }
 
+TEST(HessianSearch, ZeroPointsLoseNoMoreInAnyGroup) {
+  const Matrix matrix = random_matrix(67, 288, Shape::kNormal, 97);
+  EncodeSetup setup{.options = kByHessian, .moments = some_moments(288, 50, 8)};
+  const Coded without = encode(SchemeId::kInt4Group, matrix, setup);
+  setup.has_zeros = true;
+  const Coded with = encode(SchemeId::kInt4Group, matrix, setup);
+  const Matrix first = decode(without), second = decode(with);
+  const Judge judge{matrix, setup.moments, 1, without.block_cols};
+  const auto error_of = [&](std::size_t group, const Matrix& decoded, bool is_diagonal) {
+    const auto rest = [&](std::size_t r, std::size_t c) {
+      const std::size_t at = r * matrix.cols + c;
+      return double{matrix.values[at]} - double{decoded.values[at]};
+    };
+    return judge.error(group, rest, is_diagonal);
+  };
+  for (std::size_t g = 0; g < with.effective.size(); ++g) {
+    ASSERT_LE(error_of(g, second, false),
+              error_of(g, first, false) * (1 + 1e-4) + 2e-5 * error_of(g, first, true))
+        << g;
+  }
+  EXPECT_LT(total_error(matrix, with, setup.moments),
+            0.95 * total_error(matrix, without, setup.moments));
+}
+
 TEST(HessianSearch, WithoutMomentsItIsMse) {
   const Matrix matrix = random_matrix(40, 288, Shape::kHeavy, 95);
   for (const SchemeId id : kByMoments) {
@@ -336,21 +360,26 @@ TEST(HessianSearch, EveryTargetGivesTheTwinsErrors) {
     const std::size_t n = ((kRows + block.rows - 1) / block.rows) * (kCols / block.cols);
     for (const AwkwardMatrix& awkward : awkward_matrices(kRows, kCols)) {
       std::vector<float> scales(3 * n);
+      std::vector<std::uint8_t> zeros(scales.size());
+      for (std::size_t i = 0; i < zeros.size(); ++i) zeros[i] = static_cast<std::uint8_t>(i % 16);
       const float largest = largest_magnitude(awkward.matrix.values);
       for (std::size_t i = 0; i < scales.size(); ++i) {
         scales[i] = std::max(largest, 0x1p-100F) / (100 + static_cast<float>(i % 40) * 4);
       }
       for (const std::vector<float>& moments : kinds_of_moments(kCols)) {
         const std::vector<MomentBlock> blocks = factor_moments(moments, block.cols / kMomentBlock);
-        const ScaledGroups in{.values = awkward.matrix.view(),
-                              .block_rows = block.rows,
-                              .block_cols = block.cols,
-                              .scales = scales};
-        for (const formats::CodeKind kind :
-             {formats::CodeKind::kE4m3, formats::CodeKind::kInt8, formats::CodeKind::kInt4}) {
+        ScaledGroups in{.values = awkward.matrix.view(),
+                        .block_rows = block.rows,
+                        .block_cols = block.cols,
+                        .scales = scales};
+        for (const auto& [kind, has_zeros] : {std::pair(formats::CodeKind::kE4m3, false),
+                                              std::pair(formats::CodeKind::kInt8, false),
+                                              std::pair(formats::CodeKind::kInt4, false),
+                                              std::pair(formats::CodeKind::kInt4, true)}) {
+          if (has_zeros) in.zeros = zeros;
           std::vector<float> expected(scales.size()), errors(scales.size());
           scalar::hessian_errors(kind, in, blocks, expected);
-          for_each_target([&] {
+          for_each_target([&, kind = kind] {
             hessian_errors(kind, in, blocks, errors);
             for (std::size_t i = 0; i < errors.size(); ++i)
               ASSERT_EQ(bits_of(errors[i]), bits_of(expected[i])) << awkward.name << " " << i;
