@@ -4,7 +4,7 @@
 // and spares most candidates the 16 x 16 products. lambda is the largest number of a short list for
 // which S - lambda x diagonal has a factor. FP32 moves an error of 16 x 16 products by less than
 // 2^-12 of it where lambda is at least 2^-8: sums of at most 17 roundings lose at most 17 x 2^-24 x
-// the norm of |L|^T |d|, which by Cauchy and Schwarz is at most 4 / sqrt(lambda) x that of L^T d.
+// the norm of |U|^T |d|, which by Cauchy and Schwarz is at most 4 / sqrt(lambda) x that of U^T d.
 // The floor is lower than lambda x diagonal by 2^-10, which leaves room for that.
 
 #include "quantize/block_moments.h"
@@ -33,20 +33,21 @@ double& at(Square& of, std::size_t row, std::size_t col) {
   return of[row * kMomentBlock + col];
 }
 
-/// Replaces the lower triangle by the factor, and the rest by zeros; rows of zeros are left out.
-/// Returns false, half done, if there is none.
+/// Replaces the upper triangle by the factor U of U U^T, and the rest by zeros; rows of zeros are
+/// left out. Returns false, half done, if there is none.
 bool factor(Square& square) {
-  for (std::size_t k = 0; k < kMomentBlock; ++k) {
+  for (std::size_t k = kMomentBlock; k-- > 0;) {
     const double diagonal = at(square, k, k);
     double pivot = diagonal;
-    for (std::size_t j = 0; j < k; ++j) pivot -= at(square, k, j) * at(square, k, j);
+    for (std::size_t j = k + 1; j < kMomentBlock; ++j) pivot -= at(square, k, j) * at(square, k, j);
     if (diagonal > 0 && !(pivot > 0)) return false;
     const double root = diagonal > 0 ? std::sqrt(pivot) : 0;
     at(square, k, k) = root;
-    for (std::size_t i = 0; i < k; ++i) at(square, i, k) = 0;
-    for (std::size_t i = k + 1; i < kMomentBlock; ++i) {
+    for (std::size_t i = k + 1; i < kMomentBlock; ++i) at(square, i, k) = 0;
+    for (std::size_t i = 0; i < k; ++i) {
       double rest = at(square, i, k);
-      for (std::size_t j = 0; j < k; ++j) rest -= at(square, i, j) * at(square, k, j);
+      for (std::size_t j = k + 1; j < kMomentBlock; ++j)
+        rest -= at(square, i, j) * at(square, k, j);
       at(square, i, k) = root > 0 ? rest / root : 0;
     }
   }
@@ -102,7 +103,7 @@ MomentBlock factored(const Square& moments, std::size_t block) {
   for (std::size_t i = 0; i < kMomentBlock; ++i) {
     for (std::size_t j = 0; j <= i; ++j) {
       double sum = 0;
-      for (std::size_t k = 0; k <= j; ++k)
+      for (std::size_t k = i; k < kMomentBlock; ++k)
         sum += double{result.factor[i * kMomentBlock + k]} *
                double{result.factor[j * kMomentBlock + k]};
       at(product, i, j) = at(product, j, i) = sum;

@@ -12,7 +12,7 @@ inline constexpr std::size_t kMomentBlock = 16;
 
 /// Second moments S of the inputs of a block of columns, as a search for scales uses them.
 struct MomentBlock {
-  /// L of S = L L^T, row-major, zeros above the diagonal.
+  /// U of S = U U^T, row-major, zeros below the diagonal.
   alignas(64) std::array<float, kMomentBlock * kMomentBlock> factor;
   /// Not negative, and so small that d^T S d is at least the sum of floor d^2 for every d, and the
   /// same as FP32 computes both. Zeros where the inputs depend on each other too much.

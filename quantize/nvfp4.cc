@@ -28,9 +28,9 @@ float global_scale(float amax, const EncodeOptions& options, bool divides) {
   return std::isfinite(scale) && scale > 0 ? scale : 1.0F;
 }
 
-/// Codes that a search by moments tries below and above the one by amax: five octaves. Above, every
-/// value is zero; below, nearly all of the largest value is cut off.
-constexpr std::size_t kCodesAround = 40;
+/// Codes that a search by moments tries above the one by amax: under the last, five octaves higher,
+/// every value is zero.
+constexpr std::size_t kCodesAbove = 40;
 
 /// The scales of a run that lose least by moments.
 struct ByMoments {
@@ -51,9 +51,7 @@ struct ByMoments {
                           .moments = in.moments,
                           .group_cols = kNvfp4Block,
                           .scales = effective,
-                          .lowest = blocks.lowest_code,
-                          .below = kCodesAround,
-                          .above = kCodesAround},
+                          .above = kCodesAbove},
                          codes);
   }
   /// Gives the scales of blocks in a row as choose_nvfp4_scales() does.

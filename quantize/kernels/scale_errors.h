@@ -30,8 +30,8 @@ void e2m1_errors(const ScaledGroups& in, const float* weights, std::span<float> 
 /// for every 16 columns of the run.
 ///
 /// The error of a group is the sum of those of its rows, the error of a row that of its blocks.
-/// That of a block is the sum of z^2 over the columns k of the factor L, with z the sum of r L over
-/// the rows from k on, r = y - q, y = x / s, and q the code's value that is nearest to y, with ties
+/// That of a block is the sum of z^2 over the columns k of the factor U, with z the sum of r U over
+/// the rows up to k, r = y - q, y = x / s, and q the code's value that is nearest to y, with ties
 /// to even, as it is encoded. All sums begin with 0 and go up; all arithmetic is FP32. Pure; the
 /// bits are those of the scalar twin on every SIMD target.
 void hessian_errors(formats::CodeKind kind, const ScaledGroups& in,
@@ -42,11 +42,14 @@ struct HessianGroups {
   formats::MatrixView<const float> values;  ///< finite; whole groups
   std::span<const MomentBlock> moments;     ///< one for every 16 columns
   std::size_t group_cols = 0;               ///< 16 or 32
-  /// Effective scales by their codes, ascending and above zero from `lowest` on.
+  /// Effective scales by their codes, ascending; not negative.
   std::span<const float> scales;
-  std::size_t lowest = 0;
-  std::size_t below = 0, above = 0;  ///< codes that are tried below and above the first
+  std::size_t above = 0;  ///< codes that are tried above the first
 };
+
+/// The least scale that is tried, as a share of the first. The largest value of a group keeps more
+/// than a quarter of itself, however little its input matters.
+inline constexpr float kLeastHessianShare = 0.3125F;
 
 /// Replaces the code of each group's scale, row-major, the first to be tried, by the one with the
 /// least error among those around it: as of hessian_errors, times (its scale / the scale of the

@@ -3,6 +3,14 @@
 // The nearest code's value is y + u - u, with u so large that the last place of the sum is the step
 // of codes there (code_encode_simd.cc). The mantissa of u is 1.5, which leaves room on both sides,
 // so that signs need no care.
+//
+// Errors by moments are computed a row per lane, so that the numbers of the factor are the same in
+// all lanes and no sum is across lanes. A search of E2M1 scales walks away from the first code, up
+// and then down, each lane around its own. An error is a sum of squares over columns, of which the
+// first need only the first columns: most candidates are left after four or eight of them. A walk
+// ends where a bound by the floor of the moments (block_moments.h) is above the least error for all
+// that follow: up, values that round to zero keep doing so, and are lost as a whole; down, more and
+// more is cut off from values above the largest code.
 
 #include <algorithm>
 #include <array>
@@ -49,7 +57,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr hn::CappedTag<float, kErrorLanes> kFloats;
 constexpr hn::RebindToUnsigned<decltype(kFloats)> kWords;
+constexpr hn::RebindToSigned<decltype(kFloats)> kInts;
 using Floats = hn::Vec<decltype(kFloats)>;
+using Ints = hn::Vec<decltype(kInts)>;
 constexpr std::size_t kVectorLanes = hn::MaxLanes(kFloats);
 constexpr std::size_t kParts = kErrorLanes / kVectorLanes;
 
@@ -185,25 +195,30 @@ struct alignas(64) Strip {
   }
 };
 
-/// The error of a block by its moments, from the rests of its columns. Zeros above the diagonal
-/// change no sum.
+/// Adds the squares of four columns of U^T times the rests of a block to its error, from `k` on.
+/// Zeros below the diagonal change no sum.
+HWY_INLINE Floats with_four_columns(Floats error, const Strip& rests, const MomentBlock& block,
+                                    std::size_t k) {
+  Floats z0 = hn::Zero(kFloats), z1 = z0, z2 = z0, z3 = z0;
+  const float* row = block.factor.data() + k;
+  for (std::size_t i = 0; i < k + 4; ++i, row += kMomentBlock) {
+    const Floats rest = rests.column(i);
+    z0 = hn::Add(z0, hn::Mul(rest, hn::Set(kFloats, row[0])));
+    z1 = hn::Add(z1, hn::Mul(rest, hn::Set(kFloats, row[1])));
+    z2 = hn::Add(z2, hn::Mul(rest, hn::Set(kFloats, row[2])));
+    z3 = hn::Add(z3, hn::Mul(rest, hn::Set(kFloats, row[3])));
+  }
+  error = hn::Add(error, hn::Mul(z0, z0));
+  error = hn::Add(error, hn::Mul(z1, z1));
+  error = hn::Add(error, hn::Mul(z2, z2));
+  return hn::Add(error, hn::Mul(z3, z3));
+}
+
+/// The error of a block by its moments, from the rests of its columns.
 HWY_INLINE Floats moment_error(const Strip& rests, const MomentBlock& block) {
   Floats error = hn::Zero(kFloats);
-  for (std::size_t k = 0; k < kMomentBlock; k += 4) {
-    Floats z0 = hn::Zero(kFloats), z1 = z0, z2 = z0, z3 = z0;
-    for (std::size_t i = k; i < kMomentBlock; ++i) {
-      const Floats rest = rests.column(i);
-      const float* row = block.factor.data() + i * kMomentBlock + k;
-      z0 = hn::Add(z0, hn::Mul(rest, hn::Set(kFloats, row[0])));
-      z1 = hn::Add(z1, hn::Mul(rest, hn::Set(kFloats, row[1])));
-      z2 = hn::Add(z2, hn::Mul(rest, hn::Set(kFloats, row[2])));
-      z3 = hn::Add(z3, hn::Mul(rest, hn::Set(kFloats, row[3])));
-    }
-    error = hn::Add(error, hn::Mul(z0, z0));
-    error = hn::Add(error, hn::Mul(z1, z1));
-    error = hn::Add(error, hn::Mul(z2, z2));
-    error = hn::Add(error, hn::Mul(z3, z3));
-  }
+  for (std::size_t k = 0; k < kMomentBlock; k += 4)
+    error = with_four_columns(error, rests, block, k);
   return error;
 }
 
@@ -264,133 +279,123 @@ HWY_INLINE void hessian_errors_of(const ScaledGroups& in, std::span<const Moment
   }
 }
 
-/// The groups of kVectorLanes rows at the same columns, a row per lane, and their scales as tried.
+/// The groups of kVectorLanes rows at the same columns, a row per lane, and their best codes.
 template <std::size_t kBlocks>
 class HessianWalk {
  public:
   HWY_INLINE HessianWalk(const HessianGroups& in, std::size_t row, std::size_t col,
-                         const MomentBlock* blocks)
-      : in_(in), blocks_(blocks) {
-    for (std::size_t b = 0; b < kBlocks; ++b) x_[b].read(in.values, row, col + b * kMomentBlock);
-  }
-
-  /// Codes of the lanes' groups, the first to be tried, become the best.
-  HWY_INLINE void choose(std::array<std::uint8_t, kVectorLanes>& codes) {
-    std::array<float, kVectorLanes> numbers;
-    std::ranges::copy(codes, numbers.begin());
-    first_ = best_ = hn::LoadU(kFloats, numbers.data());
-    code_ = first_;
-    for (std::size_t lane = 0; lane < kVectorLanes; ++lane) scales_[lane] = in_.scales[codes[lane]];
-    first_scale_ = hn::LoadU(kFloats, scales_.data());
-    set_rests();
-    error_ = error();
+                         const MomentBlock* blocks, const std::int32_t* first_codes)
+      : in_(in), blocks_(blocks), first_(hn::LoadU(kInts, first_codes)) {
+    best_ = first_;
+    first_scale_ = hn::GatherIndex(kFloats, in.scales.data(), first_);
+    for (std::size_t b = 0; b < kBlocks; ++b) {
+      x_[b].read(in.values, row, col + b * kMomentBlock);
+      for (std::size_t i = 0; i < kMomentBlock; ++i) {
+        sizes_[b].set_column(i, hn::Abs(hn::Div(x_[b].column(i), first_scale_)));
+      }
+    }
+    error_ = hn::Set(kFloats, INFINITY);
+    settled_ = hn::Lt(error_, error_);
+    consider(first_, false);
     // Nothing is less, and the first wins ties.
     settled_ = hn::Eq(error_, hn::Zero(kFloats));
-    if (hn::AllTrue(kFloats, settled_)) return;
-    const std::array<std::uint8_t, kVectorLanes> from = codes;
-    const std::size_t largest = in_.scales.size() - 1;
-    for (std::size_t step = 1; step <= in_.above; ++step) {
-      const bool is_spared =
-          try_codes([&](std::size_t lane) { return std::min(from[lane] + step, largest); }, false);
-      if (is_spared && loses_all_above()) break;
-    }
-    for (std::size_t step = 1; step <= in_.below; ++step) {
-      const bool is_spared = try_codes(
-          [&](std::size_t lane) {
-            return from[lane] < in_.lowest + step ? std::min<std::size_t>(in_.lowest, from[lane])
-                                                  : from[lane] - step;
-          },
-          true);
-      if (is_spared && loses_all_below()) break;
-    }
-    hn::StoreU(best_, kFloats, numbers.data());
-    for (std::size_t lane = 0; lane < kVectorLanes; ++lane)
-      codes[lane] = static_cast<std::uint8_t>(numbers[lane]);
   }
+
+  /// Tries the others.
+  HWY_INLINE void walk() {
+    if (hn::AllTrue(kFloats, settled_)) return;
+    const Ints largest = hn::Set(kInts, static_cast<std::int32_t>(in_.scales.size() - 1));
+    const Ints above = hn::Set(kInts, static_cast<std::int32_t>(in_.above));
+    walk_to(hn::Min(hn::Add(first_, above), largest), 1);
+    walk_to(hn::Zero(kInts), -1);
+  }
+  [[nodiscard]] HWY_INLINE Ints best() const { return best_; }
 
  private:
-  /// Tries a code for each lane, and says whether bounds spared the errors.
-  template <typename CodeOf>
-  HWY_INLINE bool try_codes(const CodeOf& code_of, bool is_below) {
-    std::array<float, kVectorLanes> numbers;
-    for (std::size_t lane = 0; lane < kVectorLanes; ++lane) {
-      const std::size_t code = code_of(lane);
-      numbers[lane] = static_cast<float>(code);
-      scales_[lane] = in_.scales[code];
+  /// A bound of all that follows costs about half of a code that is tried and spared.
+  static constexpr std::size_t kSparedPerBound = 3;
+
+  /// Tries the codes behind the first, up or down, until all lanes are at their last one or lose
+  /// by all that follow.
+  HWY_INLINE void walk_to(Ints last, std::int32_t step) {
+    std::size_t n_spared = 0;
+    for (Ints code = first_; !hn::AllTrue(kInts, hn::Eq(code, last));) {
+      const Ints next = hn::Add(code, hn::Set(kInts, step));
+      code = step > 0 ? hn::Min(next, last) : hn::Max(next, last);
+      if (consider(code, step < 0) || ++n_spared % kSparedPerBound != 0) continue;
+      const Floats bound = step > 0 ? bound_above() : bound_below();
+      const Floats limit = hn::Max(error_, hn::Set(kFloats, 0x1p-80F));
+      const auto at_end = hn::Or(too_small_, hn::RebindMask(kFloats, hn::Eq(code, last)));
+      if (hn::AllTrue(kFloats, hn::Or(hn::Or(settled_, at_end), hn::Gt(bound, limit)))) return;
     }
-    code_ = hn::LoadU(kFloats, numbers.data());
-    const Floats bound = set_rests();
-    if (is_above_all(bound)) return true;
-    const Floats other = error();
-    const auto less = hn::Lt(other, error_);
-    const auto wins_tie = hn::And(hn::Eq(other, error_), hn::Ne(best_, first_));
-    const auto wins = is_below ? hn::Or(less, wins_tie) : less;
-    error_ = hn::IfThenElse(wins, other, error_);
-    best_ = hn::IfThenElse(wins, code_, best_);
-    return false;
   }
 
-  /// Sets y and rests under the scales at hand, and returns a bound of the error.
-  HWY_INLINE Floats set_rests() {
-    const Floats scale = hn::LoadU(kFloats, scales_.data());
-    const Floats ratio = hn::Div(scale, first_scale_);
-    square_ = hn::Mul(ratio, ratio);
+  /// Tries a code for each lane. Returns false if the first columns of all are worse than the best,
+  /// which spares the others.
+  HWY_INLINE bool consider(Ints code, bool is_below) {
+    const Floats scale = hn::GatherIndex(kFloats, in_.scales.data(), code);
+    ratio_ = hn::Div(scale, first_scale_);
+    too_small_ = hn::Lt(ratio_, hn::Set(kFloats, kLeastHessianShare));
+    const auto is_out = hn::Or(settled_, too_small_);
+    const Floats square = hn::Mul(ratio_, ratio_);
+    Floats sum = hn::Zero(kFloats), other = sum;
+    for (std::size_t b = 0; b < kBlocks; ++b) {
+      Strip rests;
+      Floats error = hn::Zero(kFloats);
+      for (std::size_t k = 0; k < kMomentBlock; k += 4) {
+        for (std::size_t i = k; i < k + 4; ++i) {
+          const Floats y = hn::Div(x_[b].column(i), scale);
+          rests.set_column(i, hn::Sub(y, E2m1::nearest(y)));
+        }
+        error = with_four_columns(error, rests, blocks_[b], k);
+        // It only grows, also as rounded.
+        other = hn::Mul(hn::Add(sum, error), square);
+        if (hn::AllTrue(kFloats, hn::Or(is_out, hn::Gt(other, error_)))) return false;
+      }
+      sum = hn::Add(sum, error);
+    }
+    const auto wins_tie =
+        hn::And(hn::Eq(other, error_), hn::RebindMask(kFloats, hn::Ne(best_, first_)));
+    const auto less = hn::Lt(other, error_);
+    const auto wins = hn::AndNot(is_out, is_below ? hn::Or(less, wins_tie) : less);
+    error_ = hn::IfThenElse(wins, other, error_);
+    best_ = hn::IfThenElse(hn::RebindMask(kInts, wins), code, best_);
+    return true;
+  }
+
+  /// A bound of the errors under all scales from the one at hand on: values that are zero under it.
+  [[nodiscard]] HWY_INLINE Floats bound_above() const {
+    const Floats most = hn::Mul(hn::Set(kFloats, 0.25F), ratio_);
+    return bound_of([most](Floats size)
+                        HWY_ATTR { return hn::IfThenElseZero(hn::Le(size, most), size); });
+  }
+  /// A bound of the errors under all scales up to the one at hand: the parts of values that it cuts
+  /// off.
+  [[nodiscard]] HWY_INLINE Floats bound_below() const {
+    const Floats most = hn::Mul(hn::Set(kFloats, 6.0F), ratio_);
+    return bound_of([most](Floats size)
+                        HWY_ATTR { return hn::Max(hn::Sub(size, most), hn::Zero(kFloats)); });
+  }
+  template <typename Lost>
+  [[nodiscard]] HWY_INLINE Floats bound_of(const Lost& lost) const {
     Floats bound = hn::Zero(kFloats);
     for (std::size_t b = 0; b < kBlocks; ++b) {
       for (std::size_t i = 0; i < kMomentBlock; ++i) {
-        const Floats y = hn::Div(x_[b].column(i), scale);
-        const Floats rest = hn::Sub(y, E2m1::nearest(y));
-        y_[b].set_column(i, y);
-        rests_[b].set_column(i, rest);
-        bound = hn::Add(bound, weighed(b, i, rest));
+        const Floats part = lost(sizes_[b].column(i));
+        bound = hn::Add(bound, hn::Mul(hn::Mul(part, part), hn::Set(kFloats, blocks_[b].floor[i])));
       }
     }
     return bound;
   }
-  [[nodiscard]] HWY_INLINE Floats weighed(std::size_t b, std::size_t i, Floats rest) const {
-    return hn::Mul(hn::Mul(rest, rest), hn::Set(kFloats, blocks_[b].floor[i]));
-  }
-  [[nodiscard]] HWY_INLINE Floats error() const {
-    Floats sum = hn::Zero(kFloats);
-    for (std::size_t b = 0; b < kBlocks; ++b)
-      sum = hn::Add(sum, moment_error(rests_[b], blocks_[b]));
-    return hn::Mul(sum, square_);
-  }
-  /// True if a bound is above the least error in all lanes. Tiny errors are no proof, since squares
-  /// of tiny numbers are rounded to zero.
-  [[nodiscard]] HWY_INLINE bool is_above_all(Floats bound) const {
-    const Floats limit = hn::Max(error_, hn::Set(kFloats, 0x1p-80F));
-    return hn::AllTrue(kFloats, hn::Or(settled_, hn::Gt(hn::Mul(bound, square_), limit)));
-  }
-  [[nodiscard]] HWY_INLINE bool loses_all_above() const {
-    const Floats quarter = hn::Set(kFloats, 0.25F);
-    Floats bound = hn::Zero(kFloats);
-    for (std::size_t b = 0; b < kBlocks; ++b) {
-      for (std::size_t i = 0; i < kMomentBlock; ++i) {
-        const Floats y = y_[b].column(i);
-        bound = hn::Add(bound, weighed(b, i, hn::IfThenElseZero(hn::Le(hn::Abs(y), quarter), y)));
-      }
-    }
-    return is_above_all(bound);
-  }
-  [[nodiscard]] HWY_INLINE bool loses_all_below() const {
-    const Floats most = hn::Set(kFloats, 6.0F);
-    Floats bound = hn::Zero(kFloats);
-    for (std::size_t b = 0; b < kBlocks; ++b) {
-      for (std::size_t i = 0; i < kMomentBlock; ++i) {
-        const Floats above = hn::Sub(hn::Abs(y_[b].column(i)), most);
-        bound = hn::Add(bound, weighed(b, i, hn::Max(above, hn::Zero(kFloats))));
-      }
-    }
-    return is_above_all(bound);
-  }
 
   const HessianGroups& in_;
   const MomentBlock* blocks_;
-  Strip x_[kBlocks], y_[kBlocks], rests_[kBlocks];
-  std::array<float, kVectorLanes> scales_;
-  Floats first_scale_, square_, first_, code_, best_, error_;
-  hn::Mask<decltype(kFloats)> settled_;
+  Strip x_[kBlocks];
+  Strip sizes_[kBlocks];  ///< magnitudes in units of the first scale
+  Ints first_, best_;
+  Floats first_scale_, error_;
+  Floats ratio_;  ///< of the scale at hand to the first
+  hn::Mask<decltype(kFloats)> settled_, too_small_;
 };
 
 template <std::size_t kBlocks>
@@ -399,12 +404,15 @@ HWY_INLINE void choose_codes(const HessianGroups& in, std::span<std::uint8_t> co
   for (std::size_t g = 0; g < across; ++g) {
     for (std::size_t r = 0; r < in.values.rows; r += kVectorLanes) {
       const std::size_t n_rows = std::min(kVectorLanes, in.values.rows - r);
-      std::array<std::uint8_t, kVectorLanes> some;
+      std::array<std::int32_t, kVectorLanes> some;
       some.fill(codes[r * across + g]);
       for (std::size_t lane = 0; lane < n_rows; ++lane) some[lane] = codes[(r + lane) * across + g];
-      HessianWalk<kBlocks> walk(in, r, g * in.group_cols, in.moments.data() + g * kBlocks);
-      walk.choose(some);
-      for (std::size_t lane = 0; lane < n_rows; ++lane) codes[(r + lane) * across + g] = some[lane];
+      HessianWalk<kBlocks> groups(in, r, g * in.group_cols, in.moments.data() + g * kBlocks,
+                                  some.data());
+      groups.walk();
+      hn::StoreU(groups.best(), kInts, some.data());
+      for (std::size_t lane = 0; lane < n_rows; ++lane)
+        codes[(r + lane) * across + g] = static_cast<std::uint8_t>(some[lane]);
     }
   }
 }
@@ -501,8 +509,7 @@ float row_error(std::span<const float> values, float scale, std::span<const Mome
     float error = 0;
     for (std::size_t k = 0; k < kMomentBlock; ++k) {
       float z = 0;
-      for (std::size_t i = k; i < kMomentBlock; ++i)
-        z += rests[i] * block.factor[i * kMomentBlock + k];
+      for (std::size_t i = 0; i <= k; ++i) z += rests[i] * block.factor[i * kMomentBlock + k];
       error += z * z;
     }
     sum += error;
@@ -538,12 +545,11 @@ std::uint8_t hessian_code(const HessianGroups& in, std::span<const float> values
     const float ratio = in.scales[code] / in.scales[first];
     return row_error(values, in.scales[code], moments, E2m1()) * (ratio * ratio);
   };
-  const std::size_t begin =
-      first < in.lowest + in.below ? std::min<std::size_t>(in.lowest, first) : first - in.below;
   const std::size_t last = std::min(first + in.above, in.scales.size() - 1);
   std::size_t best = first;
   float least = error(first);
-  for (std::size_t code = begin; code <= last; ++code) {
+  for (std::size_t code = 0; code <= last; ++code) {
+    if (in.scales[code] / in.scales[first] < kLeastHessianShare) continue;
     const float other = error(code);
     if (!(other < least)) continue;
     least = other;
