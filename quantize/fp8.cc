@@ -82,7 +82,7 @@ EncodeFaults encode_tensor(const EncodeInput& in, const EncodeOutput& out) {
   return {};
 }
 
-constexpr std::array kSearches = {ScaleSearch::kAmax, ScaleSearch::kMse};
+constexpr std::array kSearches = {ScaleSearch::kAmax, ScaleSearch::kMse, ScaleSearch::kHessian};
 
 constexpr std::array kRows = {
     Scheme{.id = formats::SchemeId::kFp8Block,

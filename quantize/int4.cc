@@ -193,7 +193,8 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
   return {};
 }
 
-constexpr std::array kSearches = {ScaleSearch::kAmax, ScaleSearch::kMse, ScaleSearch::kSigned};
+constexpr std::array kSearches = {ScaleSearch::kAmax, ScaleSearch::kMse, ScaleSearch::kSigned,
+                                  ScaleSearch::kHessian};
 
 constexpr std::array kRows = {
     Scheme{.id = formats::SchemeId::kInt4Group,

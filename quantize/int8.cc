@@ -62,7 +62,7 @@ constexpr GroupEncoding kGroups{.scale = scale_of,
                                 .n_candidates = kTops.size(),
                                 .errors = int8_errors};
 
-constexpr std::array kSearches = {ScaleSearch::kAmax, ScaleSearch::kMse};
+constexpr std::array kSearches = {ScaleSearch::kAmax, ScaleSearch::kMse, ScaleSearch::kHessian};
 
 constexpr std::array kRows = {
     Scheme{.id = formats::SchemeId::kInt8Channel,

@@ -94,7 +94,7 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
   return encode_by_groups<Encoding>(given, out);
 }
 
-constexpr std::array kSearches = {ScaleSearch::kAmax, ScaleSearch::kMse};
+constexpr std::array kSearches = {ScaleSearch::kAmax, ScaleSearch::kMse, ScaleSearch::kHessian};
 
 constexpr std::array kRows = {
     Scheme{.id = formats::SchemeId::kMxfp4, .encode = encode<kFp4>, .searches = kSearches},

@@ -118,7 +118,8 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
   return {};
 }
 
-constexpr std::array kSearches = {ScaleSearch::kAmax, ScaleSearch::kFourOverSix, ScaleSearch::kMse};
+constexpr std::array kSearches = {ScaleSearch::kAmax, ScaleSearch::kFourOverSix, ScaleSearch::kMse,
+                                  ScaleSearch::kHessian};
 
 constexpr std::array kRows = {
     Scheme{.id = formats::SchemeId::kNvfp4,

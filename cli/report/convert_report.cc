@@ -182,13 +182,19 @@ std::string importance_text(const Plan& plan) {
   for (const convert::PlannedTensor& planned : plan.tensors) {
     if (convert::searches_scales(plan, planned)) schemes.insert(scheme_name(planned.to));
   }
-  return fmt::format("{} of {} {} tensors weighted", count_text(plan.counts.weighted),
-                     count_text(plan.counts.searched), fmt::join(schemes, " and "));
+  const std::string by_moments =
+      plan.counts.by_moments == 0
+          ? std::string()
+          : fmt::format(", {} of them by moments", count_text(plan.counts.by_moments));
+  return fmt::format("{} of {} {} tensors weighted{}", count_text(plan.counts.weighted),
+                     count_text(plan.counts.searched), fmt::join(schemes, " and "), by_moments);
 }
 
 void add_importance(const Plan& plan, Json& json) {
   if (plan.counts.searched > 0)
-    json["importance"] = {{"weighted", plan.counts.weighted}, {"of", plan.counts.searched}};
+    json["importance"] = {{"weighted", plan.counts.weighted},
+                          {"by_moments", plan.counts.by_moments},
+                          {"of", plan.counts.searched}};
 }
 
 // Tensors that --gptq is for, and rounds plainly since nothing is known of their inputs.

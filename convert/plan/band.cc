@@ -17,6 +17,8 @@ constexpr std::uint64_t kTileValues = std::uint64_t{1} << 15;
 constexpr std::uint64_t kTileCols = 8192;
 // Rows that fill the vectors of error feedback.
 constexpr std::uint64_t kCarriedRows = 32;
+// Rows of a tile that a search by moments takes at once, one per lane of the longest vectors.
+constexpr std::uint64_t kRowsAtOnce = 16;
 
 BandPlan whole_tensor(const formats::LogicalTensor& tensor, formats::SchemeId to) {
   BandPlan plan;
@@ -74,7 +76,8 @@ BandPlan BandPlan::to_cast(const formats::LogicalTensor& tensor, formats::Scheme
 }
 
 BandPlan BandPlan::to_encode(const formats::LogicalTensor& tensor, formats::SchemeId to,
-                             std::array<std::uint64_t, 2> block, bool carries_errors) {
+                             std::array<std::uint64_t, 2> block, bool carries_errors,
+                             bool takes_rows_at_once) {
   BandPlan plan = whole_tensor(tensor, to);
   if (plan.matrices == 0) return plan;
   // A scale over the whole matrix is computed beforehand and cuts nothing.
@@ -91,7 +94,7 @@ BandPlan BandPlan::to_encode(const formats::LogicalTensor& tensor, formats::Sche
   }
   plan.band_rows = rows_of_band(plan, unit_rows);
 
-  plan.tile_cols = std::min(plan.cols, kTileCols);
+  plan.tile_cols = std::min(plan.cols, takes_rows_at_once ? kTileValues / kRowsAtOnce : kTileCols);
   if (!is_whole && block[1] >= plan.cols && block[1] != 0) {
     plan.tile_cols = plan.cols;
   } else if (unit_rows > 1) {
@@ -99,6 +102,7 @@ BandPlan BandPlan::to_encode(const formats::LogicalTensor& tensor, formats::Sche
         std::min(plan.cols, std::max(round_down(kTileValues / unit_rows, block[1]), block[1]));
   }
   plan.tile_rows = std::max(round_down(kTileValues / plan.tile_cols, unit_rows), unit_rows);
+  if (takes_rows_at_once && unit_rows == 1) plan.tile_rows = std::max(plan.tile_rows, kRowsAtOnce);
   plan.tile_rows = std::min(plan.tile_rows, plan.band_rows);
   return plan;
 }

@@ -31,9 +31,11 @@ struct BandPlan {
   /// kUnsupported when one scale covers more columns than a band holds.
   static BandPlan to_cast(const formats::LogicalTensor& tensor, formats::SchemeId to);
   /// For the encoder: bands and tiles hold whole groups of the target. `block` are the sides of a
-  /// group, {0, 0} for plain targets. With `carries_errors` tiles hold whole rows.
+  /// group, {0, 0} for plain targets. With `carries_errors` tiles hold whole rows;
+  /// `takes_rows_at_once`: the encoder wants tiles of several rows.
   static BandPlan to_encode(const formats::LogicalTensor& tensor, formats::SchemeId to,
-                            std::array<std::uint64_t, 2> block, bool carries_errors = false);
+                            std::array<std::uint64_t, 2> block, bool carries_errors = false,
+                            bool takes_rows_at_once = false);
 
   [[nodiscard]] std::uint64_t count() const;
   [[nodiscard]] Band band(std::uint64_t index) const;

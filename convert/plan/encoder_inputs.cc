@@ -62,6 +62,22 @@ bool knows(const Importance& importance, const formats::LogicalTensor& tensor,
   return false;
 }
 
+// True if the statistics have moments of the inputs of a tensor, for groups of whole blocks of
+// them; those of another number of columns are refused.
+bool has_moments(const Importance& importance, const PlannedTensor& planned,
+                 const formats::LogicalTensor& tensor, ErrorList& refusals) {
+  constexpr std::uint64_t kBlock = formats::kMomentBlock;
+  const std::uint64_t cols = tensor.shape.back(), group = planned.block[1];
+  if (cols % kBlock != 0 || (group % kBlock != 0 && group < cols)) return false;
+  const std::string_view module = formats::module_name(tensor.name);
+  const auto* const moments = importance.file().find(module, formats::kInputBlockMoments);
+  if (moments == nullptr || moments->shape.front() == cols / kBlock) return moments != nullptr;
+  refusals.add(ErrorCode::kShapeMismatch, module,
+               "--importance has moments of {} columns where the weight has {}",
+               moments->shape.front() * kBlock, cols);
+  return false;
+}
+
 }  // namespace
 
 std::string fused_module(const LogicalTensor& tensor) {
@@ -173,24 +189,36 @@ bool searches_scales(const Plan& plan, const PlannedTensor& planned) {
 
 void set_importance(Plan& plan, ErrorList& refusals) {
   const Choices& choices = plan.recipe.choices;
-  if (choices.importance == nullptr) return;
+  const bool wants_moments = choices.search == quantize::ScaleSearch::kHessian;
+  if (choices.importance == nullptr) {
+    if (!wants_moments) return;
+    throw Error(ErrorCode::kInvalidArgument,
+                "--search hessian needs --importance STATS, a directory with moments of inputs "
+                "(ingot calibrate SOURCE --text TEXT --out STATS makes it; mse needs none)");
+  }
   if (choices.search == quantize::ScaleSearch::kAmax) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--importance weights a search of scales, and --search amax is none (use "
                 "mse)");
   }
+  PlanCounts& counts = plan.counts;
   for (PlannedTensor& planned : plan.tensors) {
     const formats::LogicalTensor& tensor = plan.tensor_of(planned);
     if (!searches_scales(plan, planned)) continue;
-    ++plan.counts.searched;
-    planned.is_weighted = knows(*choices.importance, tensor, refusals);
-    if (planned.is_weighted) ++plan.counts.weighted;
+    ++counts.searched;
+    planned.by_moments =
+        wants_moments && has_moments(*choices.importance, planned, tensor, refusals);
+    planned.is_weighted = planned.by_moments || knows(*choices.importance, tensor, refusals);
+    if (planned.is_weighted) ++counts.weighted;
+    if (planned.by_moments) ++counts.by_moments;
   }
   refusals.throw_if_any();
-  if (plan.counts.searched > 0 && plan.counts.weighted == 0) {
+  if (counts.searched > 0 && (wants_moments ? counts.by_moments : counts.weighted) == 0) {
     throw Error(ErrorCode::kMissingTensor,
-                "--importance has mean squares of none of the tensors whose scales are searched "
-                "(made from another model?)");
+                "--importance has {} of none of the tensors whose scales are searched ({})",
+                wants_moments ? "moments of the inputs" : "mean squares",
+                wants_moments ? "--search hessian needs a directory of ingot calibrate with them"
+                              : "made from another model?");
   }
 }
 

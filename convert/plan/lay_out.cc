@@ -10,6 +10,7 @@
 #include "convert/plan/passes.h"
 #include "formats/base/error.h"
 #include "formats/container/safetensors.h"
+#include "quantize/block_moments.h"
 
 // The passes that give every byte of the output its place.
 
@@ -304,8 +305,15 @@ void measure_plan(Plan& plan) {
     plan.sizes.open_targets = std::max(plan.sizes.open_targets, targets_of(plan, planned));
     if (goes_through_bands(plan.tensor_of(planned), planned)) {
       const BandPlan bands = BandPlan::to_encode(plan.tensor_of(planned), planned.to, planned.block,
-                                                 planned.carries_errors);
-      plan.sizes.band_bytes = std::max(plan.sizes.band_bytes, bands.buffer_bytes());
+                                                 planned.carries_errors, planned.by_moments);
+      // Moments as they are read, and their factors.
+      const std::uint64_t moment_bytes =
+          planned.by_moments
+              ? bands.cols / quantize::kMomentBlock *
+                    (quantize::kMomentBlock * quantize::kMomentBlock * sizeof(float) +
+                     sizeof(quantize::MomentBlock))
+              : 0;
+      plan.sizes.band_bytes = std::max(plan.sizes.band_bytes, bands.buffer_bytes() + moment_bytes);
     }
   }
   for (const PlannedFile& file : plan.files)

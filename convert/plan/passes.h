@@ -228,10 +228,11 @@ const formats::StatisticTensor* moments_of(const Plan& plan, const PlannedTensor
 /// without --gptq.
 void set_moments(Plan& plan, ErrorList& refusals);
 
-/// Marks the tensors whose scales are searched with weights (PlannedTensor::is_weighted) and counts
-/// them. Refuses statistics of another width (kShapeMismatch); a plan in which nothing is weighted,
-/// because no scales are searched (kInvalidArgument), or because the
-/// file knows none of them (kMissingTensor). Does nothing without --importance.
+/// Marks the tensors whose scales are searched with weights (PlannedTensor::is_weighted) or moments
+/// (by_moments), and counts them. Refuses statistics of another width (kShapeMismatch); a search by
+/// moments without --importance, and a plan in which nothing is weighted, because no scales are
+/// searched (kInvalidArgument); statistics that know none of the tensors, or, for a search by
+/// moments, no moments of them (kMissingTensor). Without --importance it does nothing else.
 void set_importance(Plan& plan, ErrorList& refusals);
 
 }  // namespace ingot::convert

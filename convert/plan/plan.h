@@ -73,6 +73,7 @@ struct PlannedTensor {
   bool is_weighted = false;     ///< --importance knows its columns
   bool carries_errors = false;  ///< --gptq: --importance knows the moments of its inputs
   bool adds_zero_points = false;  ///< kQuantize only: zero points are chosen with the scales
+  bool by_moments = false;   ///< its scales are searched by moments of its inputs
   /// The global scale that block scales of a kCopy are computed again for, as the dialect stores
   /// it.
   std::optional<float> joint_global = {};
@@ -217,8 +218,9 @@ struct PlanCounts {
   std::uint64_t copied = 0, rewrapped = 0, cast = 0, quantized = 0, dropped = 0;
   std::uint64_t demoted = 0;   ///< cast tensors that no rule selects (PlannedTensor::is_demoted)
   std::uint64_t rescaled = 0;  ///< copied tensors with a joint global scale
-  /// Tensors with searched scales, and those with weights too; both only with --importance.
-  std::uint64_t searched = 0, weighted = 0;
+  /// Tensors with searched scales, those with weights or moments too, and those with moments; only
+  /// with --importance.
+  std::uint64_t searched = 0, weighted = 0, by_moments = 0;
   /// With --gptq: tensors that it is for, and those of which the moments are known.
   std::uint64_t carriable = 0, carrying = 0;
   std::uint64_t fitted_to_bf16 = 0;  ///< tensors that --tp-fit bf16 left in, or made, BF16

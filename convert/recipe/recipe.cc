@@ -92,7 +92,8 @@ constexpr std::array kAllowances = {Allowance{"nan-code", &Allowances::nan_code}
 // The words of options, in the order of their values.
 constexpr std::array<std::string_view, 4> kMtpPolicies = {"convert", "bf16", "keep", "drop"};
 constexpr std::array<std::string_view, 2> kGrids = {"amax", "ue8m0"};
-constexpr std::array<std::string_view, 4> kSearches = {"amax", "4over6", "mse", "signed"};
+constexpr std::array<std::string_view, 5> kSearches = {"amax", "4over6", "mse", "signed",
+                                                       "hessian"};
 constexpr std::array<std::string_view, 4> kGroupWords = {"32", "64", "128", "row"};
 constexpr std::array<std::uint64_t, 4> kGroupSizes = {32, 64, 128, 0};
 constexpr std::array<std::string_view, 2> kVias = {"f32", "bf16"};

@@ -21,6 +21,23 @@ namespace {
 // Times any code, of which 448 is the largest, this is still a number.
 constexpr float kLargestOrdinaryScale = 0x1p100F;
 
+// The factors of a module's moments, for groups of so many columns.
+std::vector<quantize::MomentBlock> moments_of(const Importance& importance, std::string_view module,
+                                              std::uint64_t group_cols) {
+  const formats::StatisticTensor* const tensor =
+      importance.file().find(module, formats::kInputBlockMoments);
+  INGOT_CHECK(tensor != nullptr);
+  const std::vector<float> moments = importance.file().values(*tensor);
+  try {
+    return quantize::factor_moments(
+        moments, std::clamp<std::size_t>(group_cols / quantize::kMomentBlock, 1,
+                                         moments.size() / quantize::kMomentBlock));
+  } catch (Error& error) {
+    error.in_tensor(fmt::format("{}{}", module, formats::kInputBlockMoments));
+    throw error.in_file(importance.file().path().string());
+  }
+}
+
 formats::MatrixView<float> view(std::vector<float>& buffer, const Tile& tile) {
   return {.data = buffer.data(), .rows = tile.rows, .cols = tile.cols, .stride = tile.cols};
 }
@@ -124,7 +141,8 @@ BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, Til
       tensor_(of.tensor),
       tiles_(tiles),
       to_(*quantize::find_scheme(planned_.to)),
-      bands_(BandPlan::to_encode(tensor_, planned_.to, planned_.block, planned_.carries_errors)),
+      bands_(BandPlan::to_encode(tensor_, planned_.to, planned_.block, planned_.carries_errors,
+                                 planned_.by_moments)),
       scales_(of.source, tensor_, of.scale_policy()),
       facts_(formats::scheme_facts(planned_.to)),
       options_(options_for(to_, plan_.target.encode)),
@@ -137,7 +155,10 @@ BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, Til
   const Choices& choices = plan_.recipe.choices;
   if (planned_.scales != PlannedTensor::kNone)
     release_.emplace(*choices.scales_from, choices.scales_from->tensors()[planned_.scales]);
-  if (planned_.is_weighted) {
+  if (planned_.by_moments) {
+    moments_ =
+        moments_of(*choices.importance, formats::module_name(tensor_.name), planned_.block[1]);
+  } else if (planned_.is_weighted) {
     const auto place = choices.importance->find(formats::module_name(tensor_.name));
     importance_ = choices.importance->file().values(place.value());
   }
@@ -302,6 +323,11 @@ void BandEncoder::encode_tile(const CodedMatrix& source, const Band& band, const
     const std::vector<float> given = release_ ? given_scales(band, tile) : std::vector<float>();
     std::span<const float> importance = importance_;
     if (!importance.empty()) importance = importance.subspan(tile.col, tile.cols);
+    std::span<const quantize::MomentBlock> moments = moments_;
+    if (!moments.empty()) {
+      moments =
+          moments.subspan(tile.col / quantize::kMomentBlock, tile.cols / quantize::kMomentBlock);
+    }
     const quantize::EncodeFaults faults = encode_values(
         {.values = values(tile),
          .block_rows = planned_.block[0],
@@ -310,6 +336,7 @@ void BandEncoder::encode_tile(const CodedMatrix& source, const Band& band, const
          .global_divides = planned_.storage != nullptr && planned_.storage->global_divides,
          .given_scales = given,
          .importance = importance,
+         .moments = moments,
          .keeps_values = formats::is_quantized(tensor_.encoding.scheme),
          .options = options_},
         out);

@@ -9,6 +9,7 @@
 #include "convert/plan/plan.h"
 #include "formats/base/error.h"
 #include "formats/storage/block_scales.h"
+#include "quantize/block_moments.h"
 #include "quantize/error_feedback.h"
 #include "quantize/quality.h"
 #include "quantize/scheme.h"
@@ -155,8 +156,9 @@ class BandEncoder {
   bool values_are_finite_ = false;  // of the band at hand, NaN codes apart
   bool nan_allowed_ = false, nonfinite_allowed_ = false, overflow_allowed_ = false;
 
-  std::span<std::byte> codes_;          // of the band at hand
-  std::vector<float> importance_;       // of the columns; empty without
+  std::span<std::byte> codes_;                  // of the band at hand
+  std::vector<float> importance_;               // of the columns; empty without
+  std::vector<quantize::MomentBlock> moments_;  // of the columns; empty without
   std::vector<std::byte> band_scales_;  // of the band at hand, row-major, as written
   std::vector<std::uint8_t> band_zeros_;
   std::vector<float> tile_scales_;  // effective

@@ -186,8 +186,10 @@ std::vector<Flag> choice_flags(TargetFlags& flags) {
        {.kind = ValueKind::kCheckpoint}},
       choice(
           flags, "--search",
-          "how scales are chosen: mse (default), the least squared error, or amax; nvfp4 by 4over6 "
-          "too, int4 by signed (mse, and negative scales too)"),
+          "how scales are chosen: mse (default), the least squared error; hessian, the least error "
+          "of the layer's output by the moments of --importance; or amax; nvfp4 by 4over6 too, "
+          "int4 "
+          "by signed (mse, and negative scales too)"),
       choice(flags, "--group-size",
              "INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is "
              "INT4, else 128)"),

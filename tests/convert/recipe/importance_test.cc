@@ -58,8 +58,9 @@ TEST_F(ImportanceFile, GivesMeanSquaresByModule) {
   const auto importance = write({mean_squares("a", {1, 2, 0}),
                                  mean_squares("b", {5}),
                                  {"c.input_amax", "F32", {1}, bytes_of<float>({3})}});
-  EXPECT_EQ(importance->values(importance->find("a").value()), (std::vector<float>{1, 2, 0}));
-  EXPECT_EQ(importance->values(importance->find("b").value()), std::vector<float>{5});
+  EXPECT_EQ(importance->file().values(importance->find("a").value()),
+            (std::vector<float>{1, 2, 0}));
+  EXPECT_EQ(importance->file().values(importance->find("b").value()), std::vector<float>{5});
   EXPECT_FALSE(importance->find("c"));
   EXPECT_TRUE(importance->filled().empty());
 }
@@ -119,14 +120,19 @@ class WeightedOutput : public ImportanceFile {
 
   // The result of one encoder call on a whole matrix.
   static std::pair<std::string, std::string> encoded(const std::vector<float>& values, float global,
-                                                     const std::vector<float>& importance) {
+                                                     const std::vector<float>& importance,
+                                                     const std::vector<float>& moments = {}) {
+    const std::vector<quantize::MomentBlock> blocks = quantize::factor_moments(moments, 1);
     std::string codes(kRows * kCols / 2, '\0'), scales(kRows * kCols / 16, '\0');
     quantize::find_scheme(SchemeId::kNvfp4)
         ->encode({.values = {.data = values.data(), .rows = kRows, .cols = kCols, .stride = kCols},
                   .block_rows = 1,
                   .block_cols = 16,
                   .global = global,
-                  .importance = importance},
+                  .importance = importance,
+                  .moments = blocks,
+                  .options = {.search = moments.empty() ? quantize::ScaleSearch::kMse
+                                                        : quantize::ScaleSearch::kHessian}},
                  {.weight = std::as_writable_bytes(std::span(codes)).data(),
                   .weight_stride = kCols / 2,
                   .scales = std::as_writable_bytes(std::span(scales)).data(),
@@ -135,6 +141,35 @@ class WeightedOutput : public ImportanceFile {
   }
 
   std::vector<float> wide_ = random_values(kRows * kCols, 1);
+};
+
+// Moments of inputs that have a share in common with all of their block.
+std::vector<float> random_moments(std::size_t cols, std::uint32_t seed) {
+  constexpr std::size_t kSide = quantize::kMomentBlock;
+  const std::vector<float> sizes = random_importance(cols, seed);
+  std::vector<float> moments(cols * kSide);
+  for (std::size_t c = 0; c < cols; ++c) {
+    const std::size_t first = c / kSide * kSide;
+    for (std::size_t i = 0; i < kSide; ++i) {
+      const double share = first + i == c ? 1.0 : 0.4;
+      moments[c * kSide + i] =
+          static_cast<float>(share * std::sqrt(double{sizes[c]} * double{sizes[first + i]}));
+    }
+  }
+  return moments;
+}
+
+TinyTensor block_moments(const std::string& module, const std::vector<float>& values) {
+  return {module + ".input_block_moments", "F32", {values.size() / 256, 16, 16}, bytes_of(values)};
+}
+
+class OutputByMoments : public WeightedOutput {
+ protected:
+  Conversion by_moments(const std::string& output, const std::vector<TinyTensor>& tensors) {
+    Conversion made = conversion(output, write(tensors));
+    made.recipe.choices.search = quantize::ScaleSearch::kHessian;
+    return made;
+  }
 };
 
 TEST_F(WeightedOutput, WeighsEveryColumnByItself) {
@@ -205,6 +240,63 @@ TEST_F(WeightedOutput, IsRefusedWhereNothingCanBeWeighted) {
          conversion("out", write({mean_squares("other", {1})})));
   refuse(ErrorCode::kShapeMismatch, {"'wide'", "16 columns", "20480"},
          conversion("out", write({mean_squares("wide", std::vector<float>(16, 1.0F))})));
+}
+
+TEST_F(OutputByMoments, GivesEveryColumnItsMoments) {
+  const std::vector<float> moments = random_moments(kCols, 5);
+  auto run = by_moments("out", {block_moments("wide", moments)});
+  run.execute.threads = 2;
+  run.run();
+  const OutputTensors output = read_output(run.output);
+  const float global = output.at("wide.weight_scale_2").as<float>().at(0);
+  const auto wanted = encoded(wide_, global, {}, moments);
+  EXPECT_TRUE(output.at("wide.weight").bytes == wanted.first);
+  EXPECT_TRUE(output.at("wide.weight_scale").bytes == wanted.second);
+  EXPECT_FALSE(encoded(wide_, global, {}).second == wanted.second);
+  const std::string manifest = read_text_file(run.output / "ingot.json", 1 << 20);
+  EXPECT_THAT(manifest, ::testing::HasSubstr("\"search\": \"hessian\""));
+}
+
+TEST_F(OutputByMoments, FallsBackToMeanSquaresThenToMse) {
+  const std::vector<TinyTensor> tensors = {block_moments("wide", random_moments(kCols, 5)),
+                                           mean_squares("unknown", random_importance(kShort, 6))};
+  auto run = by_moments("out", tensors);
+  run.run();
+  auto weighted = conversion("weighted", write(tensors)), plain = conversion("plain", nullptr);
+  weighted.run();
+  auto by_wide = by_moments("wide", {tensors[0]});
+  by_wide.run();
+  plain.run();
+  const auto scales = [](const Conversion& of) {
+    return read_output(of.output).at("unknown.weight_scale").bytes;
+  };
+  EXPECT_EQ(scales(run), scales(weighted));
+  EXPECT_EQ(scales(by_wide), scales(plain));
+  EXPECT_NE(scales(run), scales(plain));
+  const auto source = formats::Checkpoint::open(run.input, {.family = "generic"});
+  const Plan plan = plan_for(source, run.recipe);
+  EXPECT_EQ(plan.counts.weighted, 2U);
+  EXPECT_EQ(plan.counts.by_moments, 1U);
+}
+
+TEST_F(OutputByMoments, IsRefusedWithoutMoments) {
+  const auto refuse = [&](ErrorCode code, std::initializer_list<std::string> facts,
+                          Conversion run) {
+    expect_error(code, facts, [&] { run.run(); });
+    EXPECT_FALSE(std::filesystem::exists(run.output));
+  };
+  auto run = conversion("out", nullptr);
+  run.recipe.choices.search = quantize::ScaleSearch::kHessian;
+  refuse(ErrorCode::kInvalidArgument, {"--search hessian", "--importance"}, run);
+  refuse(ErrorCode::kMissingTensor, {"moments of the inputs of none"},
+         by_moments("out", statistics()));
+  refuse(ErrorCode::kShapeMismatch, {"'wide'", "32 columns", "20480"},
+         by_moments("out", {block_moments("wide", random_moments(32, 5))}));
+  std::vector<float> moments = random_moments(kCols, 5);
+  moments[256 * 3 + 1] = 1e30F;
+  run = by_moments("out", {block_moments("wide", moments)});
+  expect_error(ErrorCode::kCorrupt, {"wide.input_block_moments", "block 3 is not symmetric"},
+               [&] { run.run(); });
 }
 
 }  // namespace
