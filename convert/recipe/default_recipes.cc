@@ -249,7 +249,10 @@ void add_default_rules(Recipe& recipe, const formats::Family& family,
   std::set<Role> seen;
   for (const formats::TensorRule& row : family.rules) {
     if (!row.fp8_by_default || !seen.insert(row.role).second) continue;
-    const DefaultRecipeLine* line = find_line(*recipe.to, dialect.name, row.role, config);
+    // A gate that engines join with queries, keys and values is quantized as these are.
+    const bool is_joined_gate = row.role == Role::kAttentionGate && row.fuse == formats::Fuse::kQkv;
+    const DefaultRecipeLine* line =
+        find_line(*recipe.to, dialect.name, is_joined_gate ? Role::kQProj : row.role, config);
     if (line == nullptr || line->treatment == kLeave) continue;
     const std::string selector = fmt::format("role:{}", formats::role_name(row.role));
     if (line->treatment == kBf16) {

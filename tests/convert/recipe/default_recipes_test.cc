@@ -481,5 +481,22 @@ TEST(DefaultOfFp8Tensor, StaticNamesTheCommandThatMakesScales) {
                [&] { plan_of(asked); });
 }
 
+TEST(DefaultRecipe, GatesThatEnginesJoinAreQuantizedAsQueries) {
+  const auto of = [](const char* family) {
+    Recipe recipe = to(SchemeId::kFp8Channel);
+    recipe.rules = {make_rule("role:experts", "bf16", RuleOrigin::kRule)};
+    return planned(
+        std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/forward" / family / "checkpoint",
+        recipe);
+  };
+  for (const char* family : {"beam", "muse_spark"}) {
+    const Planned plan = of(family);
+    EXPECT_EQ(plan.schemes_of("self_attn.gate_proj"), Schemes{SchemeId::kFp8Channel}) << family;
+    EXPECT_EQ(plan.schemes_of("self_attn.q_proj"), Schemes{SchemeId::kFp8Channel}) << family;
+  }
+  // A module of its own in both engines.
+  EXPECT_EQ(of("afmoe").schemes_of("self_attn.gate_proj"), kBf16Only);
+}
+
 }  // namespace
 }  // namespace ingot::convert
