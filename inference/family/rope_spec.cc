@@ -127,7 +127,12 @@ double yarn_softmax_factor(const formats::RopeConfig& config) {
 
 RopeSpec rope_spec(const formats::RopeConfig& config, std::size_t dim, bool interleaved,
                    const RopeBands& bands) {
-  if (dim == 0 || dim % 2 != 0) refuse(fmt::format("a rotated slice of {} values", dim));
+  if (dim == 0 || dim % 2 != 0) {
+    refuse(
+        fmt::format("a rotated slice of {} values is not made of pairs ('partial_rotary_factor' "
+                    "of 'head_dim', 'rotary_dim' or 'qk_rope_head_dim')",
+                    dim));
+  }
   if (!(config.theta > 1) || !std::isfinite(config.theta)) refuse("'rope_theta' is not above 1");
   RopeSpec spec{.dim = dim, .interleaved = interleaved, .freqs = {}};
   const std::size_t n_pairs = dim / 2;

@@ -392,6 +392,13 @@ TEST(ModelSpec, RefusesFamiliesWithoutAForwardPass) {
       ErrorCode::kUnsupported,
       {"generic", "deepseek_v2, deepseek_v3, deepseek_v32", "llama", "qwen3, qwen3_5, qwen3_5_moe"},
       [&] { model_spec(*formats::find_family("generic"), config_of("examples/tiny-v32")); });
+  // Families that were read from the source of engines say what is missing.
+  for (const auto& [name, part] : {std::pair{"gigachat3_5", "gated norms"},
+                                   {"interns2_mobius", "several layers share"},
+                                   {"step5", "indexer of proxies"}}) {
+    expect_error(ErrorCode::kUnsupported, {name, part},
+                 [&] { model_spec(*formats::find_family(name), config_of("examples/tiny-v32")); });
+  }
 }
 
 // Specs of models whose layers differ in kind, window, heads or sources.
@@ -472,6 +479,9 @@ TEST(DenseSpecs, RefuseWhatTheyCannotComputeByItsKey) {
                          {{"/score_function", "softmax"}});
   expect_forward_refused("qwen3_5", kUnsupported, {"'output_gate_type' is 'tanh'"},
                          {{"/text_config/output_gate_type", "tanh"}});
+  expect_forward_refused("qwen3_5", kCorrupt, {"slice of 3 values", "'partial_rotary_factor'"},
+                         {{"/text_config/head_dim", 12},
+                          {"/text_config/rope_parameters/partial_rotary_factor", 0.25}});
   expect_forward_refused("hunyuan_v1_dense", kUnsupported, {"'rope_type' is 'dynamic'"},
                          {{"/rope_scaling/alpha", 0}, {"/max_position_embeddings", 0}});
   expect_forward_refused("falcon_h1", kUnsupported, {"'mamba_use_mlp' is false"},
