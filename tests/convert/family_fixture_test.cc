@@ -11,6 +11,7 @@
 #include "tests/convert/output_tensors.h"
 #include "tests/convert/slicing/sliced.h"
 #include "tests/support/bytes.h"
+#include "tests/support/edited_weights.h"
 #include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
@@ -160,6 +161,79 @@ INSTANTIATE_TEST_SUITE_P(
       const std::string folder = at.param.name;
       return folder.substr(folder.rfind('/') + 1);
     });
+
+/// Stacks whose parts have forms of a single maker, by the maker's own family. Values of the stacks
+/// under any names are other people's (OtherTools).
+struct MakersStack {
+  const char* folder;
+  std::vector<JsonEdit> config;      ///< keys that the form leaves out
+  std::vector<std::string> dropped;  ///< tensors that are none of this model
+  std::string stack, experts;
+  bool is_interleaved;
+};
+
+class MakersStacks : public ::testing::TestWithParam<MakersStack> {};
+
+TEST_P(MakersStacks, GiveTheirValuesOneByOne) {
+  const MakersStack& row = GetParam();
+  const TempDir directory;
+  const std::filesystem::path source = directory / "in";
+  std::filesystem::create_directory(source);
+  for (const char* file : {"config.json", "model.safetensors"}) {
+    std::filesystem::copy(fixture(std::string("../autumn_forms/") + row.folder) / file,
+                          source / file);
+  }
+  edit_json(source / "config.json", row.config);
+  EditedWeights weights(source);
+  for (const std::string& name : row.dropped) weights.erase(name);
+  weights.save();
+  Conversion whole(source, directory / "whole");
+  whole.family = kAnyNames;
+  whole.run();
+  const OutputTensor stack = read_output(directory / "whole").at(row.stack);
+  Conversion apart(source, directory / "apart");
+  apart.recipe.choices.experts = ExpertChoice::kSeparate;
+  apart.run();
+  const OutputTensors singles = read_output(directory / "apart");
+  const std::size_t n_rows = stack.shape.at(1), row_bytes = stack.shape.at(2) * 2;
+  for (std::size_t expert = 0; expert < stack.shape.at(0); ++expert) {
+    for (std::size_t i = 0; i < n_rows; ++i) {
+      const bool is_gate = row.is_interleaved ? i % 2 == 0 : i < n_rows / 2;
+      const std::size_t at = row.is_interleaved ? i / 2 : i % (n_rows / 2);
+      const std::string name =
+          fmt::format("{}{}.{}_proj.weight", row.experts, expert, is_gate ? "gate" : "up");
+      ASSERT_TRUE(singles.contains(name)) << name;
+      EXPECT_EQ(singles.at(name).bytes.substr(at * row_bytes, row_bytes),
+                stack.bytes.substr((expert * n_rows + i) * row_bytes, row_bytes))
+          << name << ", row " << at;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Forms, MakersStacks,
+    ::testing::Values(
+        MakersStack{.folder = "muse_spark_nvfp4",
+                    .config = {"/text_config/num_hidden_layers 1", "/text_config/hidden_size 64",
+                               "/text_config/num_attention_heads 4", "/text_config/vocab_size 8",
+                               "/text_config/mlp_layer_types [\"sparse\"]",
+                               "/text_config/layer_types [\"full_attention\"]"},
+                    .dropped = {},
+                    .stack = "model.language_model.layers.0.mlp.experts.gate_up_proj",
+                    .experts = "model.language_model.layers.0.mlp.experts.",
+                    .is_interleaved = false},
+        // Its w2 has another width than its w13.
+        MakersStack{
+            .folder = "thinking_machines",
+            .config = {"/model_type \"inkling2\"", "/text_config/model_type \"inkling2_text\"",
+                       "/text_config/num_hidden_layers 1", "/text_config/vocab_size 8",
+                       "/text_config/num_attention_heads 4"},
+            .dropped = {"model.llm.layers.0.mlp.experts.w2_weight",
+                        "model.llm.layers.0.mlp.experts.w2_weight_scale"},
+            .stack = "model.llm.layers.0.mlp.experts.w13_weight",
+            .experts = "model.llm.layers.0.mlp.experts.",
+            .is_interleaved = true}),
+    [](const auto& at) { return std::string(at.param.folder); });
 
 TEST_P(DecodedFixture, IsCopiedToTheByte) {
   const TempDir directory;
