@@ -552,7 +552,9 @@ void unpack_gemma(Making& making) {
   }
   if (n_unused > 0)
     draft.remarks.push_back(fmt::format(
-        "left out: {} scales of activations and caches, without which weights are read", n_unused));
+        "left out: {} scales of activations and caches: weights are read without them, and "
+        "activations are computed without the rounding to 8 bits that transformers does with them",
+        n_unused));
   if (n_filled > 0 && draft.family->rules.empty())
     draft.remarks.push_back(
         fmt::format("{} weights fill their last bytes with codes of zero, and are taken without "
