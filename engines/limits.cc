@@ -64,8 +64,12 @@ void add_forms(EngineSupport form, std::vector<EngineSupport>& rows) {
       return load.dialect == limit.dialect && load.scheme == form.scheme &&
              (!limit.activations || limit.activations == load.activations);
     });
-    if (limit.dialect.empty() || formats::find_dialect(limit.dialect) != nullptr ||
-        limit.scheme != form.scheme || !limit.is_of_form() || is_of_load)
+    // Forms of a dialect that is written are above, but for those that other tools write in it.
+    const Dialect* const own = formats::find_dialect(limit.dialect);
+    const bool is_above =
+        own != nullptr && (!limit.is_foreign || find_storage(*own, *form.scheme) != nullptr);
+    if (limit.dialect.empty() || is_above || limit.scheme != form.scheme || !limit.is_of_form() ||
+        is_of_load)
       continue;
     rows.push_back(
         {form.engine, limit.dialect, limit.scheme, limit.activations, Evidence::kRead, &limit});

@@ -125,9 +125,12 @@ void quant_algo(const RuleInput& input) {
     return input.report_file(statement.file, kUnsupported,
                              "says quant_algo {}, which no loader knows",
                              statement.object.at("quant_algo").dump());
-  if (!is_known_algo(input, name))
-    return input.report_file(statement.file, kUnsupported, "says {}",
-                             formats::unknown_algo(statement.object));
+  if (!is_known_algo(input, name)) {
+    // Others are read and not written; limits of engines tell who loads them.
+    if (const std::string fault = formats::unknown_algo(statement.object); !fault.empty())
+      input.report_file(statement.file, kUnsupported, "says {}", fault);
+    return;
+  }
   if (statement.is_mixed()) return algos_of_mixture(input, statement);
   const StorageRow* algo = find_storage(input.dialect(), name);
   for (const LogicalTensor& tensor : input.weights()) {

@@ -52,6 +52,12 @@ struct ModeloptFacts {
 Reading by_algo(const ReaderInput& in, const ModeloptFacts& facts, const BuiltModule& module,
                 const std::string& algo) {
   const std::string because = "quant_algo " + algo;
+  // SGLang's linears register pre_quant_scale, and its experts none: modelopt_quant.py:1857.
+  if (algo == "NVFP4_AWQ") {
+    return module.kind == BuiltModule::Kind::kExperts
+               ? read_refused(because + ", whose factors of columns its experts do not have")
+               : read_as(SchemeId::kNvfp4, because);
+  }
   const StorageRow* row = find_storage(in.checkpoint.dialect(), algo);
   if (row == nullptr) return read_as(std::nullopt, because);
   // One class for experts of all kinds of FP8, but for blocks in mixtures: modelopt.py:477, :1859.

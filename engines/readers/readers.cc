@@ -24,6 +24,20 @@ Reader read_as_said(const ReaderInput& in) {
   }};
 }
 
+// The engine reads each weight as its headers say.
+Reader read_as_held(const ReaderInput& in) {
+  return {.of = [&in](std::size_t module) {
+    const LinearModule& layer = in.layer(module);
+    const std::string because = in.by_method();
+    return layer.is_quantized ? read_as(layer.scheme, because) : read_plain(because);
+  }};
+}
+
+// The engine does not know the method.
+Reader read_nothing(const ReaderInput& in) {
+  return {.of_all = read_refused(in.by_method())};
+}
+
 struct ReaderRow {
   std::string_view dialect;
   std::optional<Engine> engine;  ///< nullopt: every engine without a row above
@@ -46,6 +60,12 @@ constexpr std::array kReaders = {
     ReaderRow{kAwq, Engine::kSglang, read_packed_integers},
     ReaderRow{kQuark, Engine::kVllm, read_quark},
     ReaderRow{kQuark, Engine::kSglang, read_quark},
+    ReaderRow{kGemma, Engine::kTransformers, read_as_held},
+    ReaderRow{kGemma, Engine::kVllm, read_nothing},
+    ReaderRow{kGemma, Engine::kSglang, read_nothing},
+    ReaderRow{kMinimax, Engine::kSglang, read_as_held},
+    ReaderRow{kMinimax, Engine::kVllm, read_nothing},
+    ReaderRow{kMinimax, Engine::kTransformers, read_nothing},
 };
 
 const ReaderRow* find_reader(const Dialect& dialect, Engine engine) {

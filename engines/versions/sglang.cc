@@ -14,6 +14,8 @@ constexpr std::string_view kV4OfSglang =
 constexpr std::string_view kGptqOfSglang = "python/sglang/srt/layers/quantization/gptq/gptq.py:468";
 constexpr std::string_view kQuarkOfSglang =
     "python/sglang/srt/layers/quantization/quark/quark.py:998";
+constexpr std::string_view kMinimaxOfSglang =
+    "python/sglang/srt/layers/quantization/minimax_m3_nvfp4.py: MiniMaxM3Nvfp4Config";
 constexpr SchemeSet kSglangsEight = {kBf16,        kFp8Block,  kFp8Channel, kFp8Tensor,
                                      kInt8Channel, kInt8Block, kNvfp4,      kInt4Group};
 constexpr SchemeSet kSeven = {kBf16,        kFp8Block, kFp8Channel, kFp8Tensor,
@@ -57,6 +59,8 @@ constexpr std::array kLoads = {
     EngineLoad{kQuark, kFp8Channel, kDynamic, kRead, "", kQuarkOfSglang},
     EngineLoad{kQuark, kFp8Block, kDynamic, kRead, "", kQuarkOfSglang},
     EngineLoad{kQuark, kMxfp4, kWeightOnly, kRead, "", kQuarkOfSglang},
+    EngineLoad{kMinimax, kMxfp8, kDynamic, kRead, "", kMinimaxOfSglang},
+    EngineLoad{kMinimax, kNvfp4, kStatic, kRead, "", kMinimaxOfSglang},
     EngineLoad{kDeepseek, kMxfp4, kWeightOnly, kRead, "", kV4Fp4OfSglang},
     EngineLoad{kDeepseek, kNvfp4, kStatic, kRead, "", kV4OfSglang},
 };
@@ -219,6 +223,15 @@ constexpr std::array kLimits = {
     EngineLimit{kGptq, std::nullopt, std::nullopt, kThinExperts, kNoSmallerGroups, kFewerRanks, "",
                 "", true},
     EngineLimit{kAwq, std::nullopt, std::nullopt, kThinExperts, kNoSmallerGroups, kFewerRanks, "",
+                "", true},
+    // Read in BASE_QUANTIZATION_METHODS of quantization/__init__.py, and in modelopt_quant.py.
+    EngineLimit{kGemma, kInt4Group, std::nullopt, kAny, kNoMethodGemma, kQuarkInstead, "", "",
+                true},
+    EngineLimit{kGemma, kInt8Channel, std::nullopt, kAny, kNoMethodGemma, kQuarkInstead, "", "",
+                true},
+    EngineLimit{kGemma, kInt8Block, std::nullopt, kAny, kNoMethodGemma, kQuarkInstead, "", "",
+                true},
+    EngineLimit{kModelopt, kInt4Group, std::nullopt, kAny, kNoInt4OfModelopt, kPackedInstead, "",
                 "", true},
     EngineLimit{kQuark, kFp8Tensor, kWeightOnly, kAny, kInputsOfQuark, kQuarkInstead, "", "", true},
     EngineLimit{kQuark, kFp8Channel, kWeightOnly, kAny, kInputsOfQuark, kQuarkInstead, "", "",

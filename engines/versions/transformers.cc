@@ -10,6 +10,8 @@ constexpr std::string_view kStackedFrom =
     "it stacks only experts in FP8 with a scale per row or tensor, and in packed codes without a "
     "global scale";
 constexpr std::string_view kStackedInstead = "fp8-channel, mxfp4 or int4";
+constexpr std::string_view kGemmaOfTransformers =
+    "src/transformers/quantizers/quantizer_gemma.py: GemmaQuantizer";
 constexpr std::string_view kSkipped =
     "it skips a quant_method that it does not know, and takes codes for weights";
 
@@ -27,6 +29,9 @@ constexpr std::array kLoads = {
     EngineLoad{kCt, kNvfp4, kWeightOnly, kGenerated},
     EngineLoad{kCt, kMxfp4, kWeightOnly, kGenerated},
     EngineLoad{kCt, kMxfp8, kWeightOnly, kGenerated},
+    EngineLoad{kGemma, kInt4Group, kWeightOnly, kRead, "", kGemmaOfTransformers},
+    EngineLoad{kGemma, kInt8Channel, kWeightOnly, kRead, "", kGemmaOfTransformers},
+    EngineLoad{kGemma, kInt8Block, kWeightOnly, kRead, "", kGemmaOfTransformers},
 };
 
 constexpr std::array kLimits = {
@@ -43,6 +48,10 @@ constexpr std::array kLimits = {
     EngineLimit{kModelopt, std::nullopt, std::nullopt, kAny, kSkipped,
                 "fp8, or dialect compressed-tensors", "", "", true},
     EngineLimit{kDeepseek, kInt8Block, std::nullopt, kAny, kSkipped,
+                "fp8, or dialect compressed-tensors", "", "", true},
+    EngineLimit{kMinimax, kMxfp8, std::nullopt, kAny, kSkipped,
+                "fp8, or dialect compressed-tensors", "", "", true},
+    EngineLimit{kMinimax, kNvfp4, std::nullopt, kAny, kSkipped,
                 "fp8, or dialect compressed-tensors", "", "", true},
 };
 

@@ -23,6 +23,8 @@ inline constexpr std::string_view kMxfp4Stacks = "mxfp4";
 inline constexpr std::string_view kGptq = "gptq";
 inline constexpr std::string_view kAwq = "awq";
 inline constexpr std::string_view kQuark = "quark";
+inline constexpr std::string_view kGemma = "gemma";
+inline constexpr std::string_view kMinimax = "minimax_m3_nvfp4";
 
 // Limits that vLLM and SGLang share.
 inline constexpr std::string_view kDynamicInstead = "--activations dynamic";
@@ -38,6 +40,9 @@ inline constexpr std::string_view kWholeBlocks =
 inline constexpr std::string_view kOtherBlocks = "fp8-channel or int8, which have no blocks";
 inline constexpr std::string_view kInputsOfQuark =
     "it has no scheme of Quark's for such weights without quantized activations";
+inline constexpr std::string_view kNoMethodGemma = "it does not know quant_method gemma";
+inline constexpr std::string_view kNoInt4OfModelopt =
+    "it does not know quant_algo W4A16_AWQ, nor INT4 of ModelOpt by another name";
 inline constexpr std::string_view kQuarkInstead = "ingot convert --dialect compressed-tensors";
 inline constexpr std::string_view kPackedInstead = "--to int4 in dialect compressed-tensors";
 inline constexpr std::string_view kOrderedInstead =
