@@ -70,6 +70,12 @@ void remove_leftovers(const std::filesystem::path& output, const RunName& run);
 Plan plan_with_alike_experts(const formats::Checkpoint& source, Recipe recipe,
                              const PlanOptions& options, SourceFacts facts);
 
+/// True if the output has to be the source to the byte, opened under formats::kAsStored: the
+/// recipe asks for a plain copy, and parts of weights have forms in which nothing else writes them
+/// (a global scale for each expert of a stack, rows or scales in another order).
+bool is_copied_as_stored(const formats::Checkpoint& source, const Recipe& recipe,
+                         const PlanOptions& options);
+
 /// The source as the output has it in names and order. Its scales of a cache of keys and values
 /// have the names of the target's dialect, where that is another (CacheFate). Its routed experts
 /// have the form and order of the output's: `choices.experts`, else the form that loaders of the

@@ -42,11 +42,15 @@ bool has_odd_stacks(const Checkpoint& source) {
   });
 }
 
+bool has_globals(const Checkpoint& source, const LogicalTensor& tensor) {
+  const formats::StoredParts& stored = tensor.encoding.stored;
+  return stored.has(formats::Part::kGlobal) &&
+         formats::element_count(source.stored()[stored[formats::Part::kGlobal]].shape) != 1;
+}
+
 bool has_globals_by_expert(const Checkpoint& source) {
   return std::ranges::any_of(source.tensors(), [&](const LogicalTensor& tensor) {
-    const formats::StoredParts& stored = tensor.encoding.stored;
-    return tensor.stack != StackOrder::kNone && stored.has(formats::Part::kGlobal) &&
-           formats::element_count(source.stored()[stored[formats::Part::kGlobal]].shape) != 1;
+    return tensor.stack != StackOrder::kNone && has_globals(source, tensor);
   });
 }
 
@@ -152,6 +156,18 @@ Seen as_written(Seen source, const Recipe& recipe, const PlanOptions& options) {
       stacks_to_turn(*source, [&](std::uint32_t i) { return is_turned[i]; });
   if (turned.empty()) return source;
   return seen(formats::with_turned_stacks(source, turned));
+}
+
+bool is_copied_as_stored(const Checkpoint& source, const Recipe& recipe,
+                         const PlanOptions& options) {
+  const bool is_plain_copy = !recipe.to && recipe.rules.empty() && !recipe.mtp &&
+                             recipe.given.empty() && recipe.choices.engine == nullptr &&
+                             recipe.choices.dialect.empty() && !recipe.choices.experts &&
+                             !recipe.choices.n_layers && recipe.choices.repair == nullptr &&
+                             options.layout == formats::find_layout("hf");
+  return is_plain_copy && std::ranges::any_of(source.tensors(), [&](const LogicalTensor& tensor) {
+           return tensor.encoding.is_reordered || has_globals(source, tensor);
+         });
 }
 
 }  // namespace ingot::convert

@@ -15,6 +15,7 @@
 #include "formats/base/error.h"
 #include "formats/first_layers.h"
 #include "formats/json/json.h"
+#include "formats/storage/unread_codes.h"
 #include "inference/family/model_family.h"
 #include "library/answer.h"
 #include "shard/join/source.h"
@@ -185,6 +186,8 @@ Conversion plan_conversion(ConvertOptions& options, JobOptions& job, ConversionR
   if (options.family == kAutoFamily)
     options.family = settle_family(open, options.accept_family, recipe);
   auto opened = std::make_shared<const Checkpoint>(open(options.family));
+  if (convert::is_copied_as_stored(*opened, recipe, request.plan))
+    opened = std::make_shared<const Checkpoint>(open(std::string(formats::kAsStored)));
   if (job.execute.given != nullptr) opened = job.execute.given->source(std::move(opened));
   return plan_conversion(options, std::move(request), std::move(opened), threads);
 }

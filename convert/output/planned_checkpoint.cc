@@ -326,7 +326,8 @@ Loadable require_loadable(const Plan& plan, std::size_t threads) {
       // No words about a weight mend a form of the weight itself that loaders refuse.
       const bool is_beyond_repair =
           is_repair && check::find_loader_rule(finding.rule)->is_allowable;
-      const bool is_inherited = !is_beyond_repair && source.has(finding);
+      // A whole copy is the source, whose forms this version does not read as loaders do.
+      const bool is_inherited = !is_beyond_repair && (plan.is_whole_copy || source.has(finding));
       if (finding.severity == check::Severity::kError && !is_inherited && !is_allowed(finding)) {
         Error error(finding.code, "{} (loader rule {}; {}nothing is published)", finding.message,
                     finding.rule, is_beyond_repair ? remedy_of_weight(finding) : "");

@@ -17,6 +17,7 @@
 #include "formats/family/text_names.h"
 #include "formats/records/manifest.h"
 #include "formats/storage/stack_form.h"
+#include "formats/storage/unread_codes.h"
 
 // Opening goes from the outside in: config, files, headers, index, encodings, family. A draft goes
 // through the passes of passes.h, each of which needs the ones before it. So faults are thrown
@@ -140,10 +141,20 @@ void refuse_unread_form(Draft& draft) {
   draft.settle();
 }
 
+void take_as_stored(Draft& draft) {
+  for (std::uint32_t i = 0; i < draft.stored.size(); ++i) {
+    LogicalTensor& tensor = draft.tensors.emplace_back();
+    tensor.name = draft.stored[i].name;
+    tensor.shape = draft.stored[i].shape;
+    tensor.encoding.stored = StoredParts(i);
+  }
+}
+
 /// Makes logical tensors of the stored ones: names, encodings, the family's grammar. Further faults
 /// of names and shapes would only follow from one that leaves the draft without its meaning.
 void understand(Draft& draft) {
   if (!draft.is_understood) return;
+  if (draft.options.family == kAsStored) return take_as_stored(draft);
   make_parts(draft);
   repack_codes(draft);
   draft.settle();

@@ -18,6 +18,7 @@
 #include "formats/family/families.h"
 #include "formats/family/family_yaml.h"
 #include "formats/json/json.h"
+#include "formats/storage/unread_codes.h"
 #include "formats/text/list_text.h"
 #include "formats/text/spelling.h"
 
@@ -122,6 +123,7 @@ const Family& chosen_family(Draft& draft) {
   const ModelConfig& config = draft.config;
   const std::string& asked = draft.options.family;
   std::vector<std::string>& remarks = draft.remarks;
+  if (asked == kAsStored) return *find_family("generic");
   const std::string beside = asked.empty() ? family_file_in(draft.directory) : std::string();
   if (!beside.empty()) {
     const Family& family = *find_family(beside);

@@ -3,10 +3,15 @@
 #include <cstddef>
 #include <functional>
 #include <optional>
+#include <string_view>
 
 #include "formats/storage/tensor_source.h"
 
 namespace ingot::formats {
+
+/// The value of OpenOptions::family for a copy to the byte: family generic, and each stored tensor
+/// is one of its own, whose codes nothing reads.
+inline constexpr std::string_view kAsStored = "as-stored";
 
 /// Codes of a quantization that no scheme reads: they can be copied with the JSON that tells of
 /// them, and nothing else.

@@ -52,6 +52,22 @@ expect 0 "int8-group of " "$ingot" inspect "$tools/quark_int8_zeros"
 expect 2 "is fp8-e5m2, a form that is only read (--to bf16)" "$ingot" convert "$tools/quark_e5m2" "$work/none"
 expect 2 "scheme 'int8-group' is read and never written" "$ingot" convert "$example" "$work/none" --to int8-group
 
+# Plain copies of forms that nothing writes have the bytes and the config of the source.
+for form in muse_spark_nvfp4 thinking_machines fp8_mxfp4_store_dtype; do
+  source=$(dirname "$0")/../golden/autumn_forms/$form
+  "$ingot" convert "$source" "$work/$form" --family generic --max-shard-size 8kB >"$work/log" 2>&1 ||
+    fail "copy of $form"
+  cmp "$source/config.json" "$work/$form/config.json" || fail "config of the copy of $form"
+  python3 - "$source" "$work/$form" <<'P' || fail "bytes of the copy of $form"
+import sys
+from container import read_checkpoint
+source, copy = map(read_checkpoint, sys.argv[1:])
+assert source.keys() == copy.keys(), source.keys() ^ copy.keys()
+for name, tensor in source.items():
+    assert (tensor.dtype, tensor.shape, bytes(tensor.data)) == (copy[name].dtype, copy[name].shape, bytes(copy[name].data)), name
+P
+done
+
 # One tensor of ragged interest: decoded here without ingot.
 name=model.layers.2.mlp.experts.5.down_proj.weight
 "$ingot" inspect "$example" "$name" --json >"$work/json" || fail "inspect of one tensor"
