@@ -46,7 +46,9 @@ formats::FamilyEvidence evidence_of(const FamilyFlags& flags) {
 /// The class of the model in transformers, as class_model.py describes it.
 formats::ModelClass class_in(const Json& said) {
   formats::ModelClass known;
-  if (const auto plan = said.find("plan"); plan != said.end()) known.plan = *plan;
+  known.plan = said.value("plan", known.plan);
+  known.names = said.value("names", known.names);
+  known.joined = said.value("joined", known.joined);
   const auto stacks = said.find("stacks");
   if (stacks == said.end()) return known;
   known.stacks = stacks->value("names", known.stacks);

@@ -1,6 +1,6 @@
 # Run by `ingot family learn` as `python3 -c`, with a config.json and an empty folder: what transformers' class of this
-# model is, how it cuts tensors for ranks (`plan`), and a tiny random model of it with what the class computes. No file of
-# the checkpoint but config.json is read, and none of its code is run. Prints a JSON object; `why` says why there is no
+# model is, how it cuts and calls tensors, and a tiny random model of it with what the class computes. No file of the
+# checkpoint but config.json is read, and none of its code is run. Prints a JSON object; `why` says why there is no
 # model.
 import json
 import os
@@ -170,31 +170,47 @@ def stacks_of(model):
     return dict(zip(("is_transposed", "is_concatenated"), flags.pop()), names=sorted(names.values()))
 
 
-def plan_of(model, torch):
-    """The words of `tp_plan` for tensors of the text model, by the stored name of one of each kind: that of the
-    parameters of which a tensor is made, where they have one."""
+JOINED = (["q_proj", "k_proj", "v_proj"], ["gate_proj", "up_proj"])
+
+
+def tensors_of(model, torch):
+    """Facts about tensors of the text model, by the stored name of one of each kind: the words of `tp_plan` for the
+    parameters of which it is made (`plan`), the name of the parameter that it is (`names`), and in which order several
+    are joined in it (`joined`)."""
     from transformers.core_model_loading import revert_weight_conversion
 
     plan, words = model.tp_plan or {}, {}
     heads = [model.get_output_embeddings()] if hasattr(model, "get_output_embeddings") else []
     parts = [model.get_decoder() if hasattr(model, "get_decoder") else model, *filter(None, heads)]
     of_text = {id(value) for part in parts for value in part.parameters()}
+    # Each parameter is filled with a number of its own, by which it is found in what would be saved.
+    names, marked = [], {}
     for name, value in model.named_parameters():
         own = without_numbers(name)
-        word = plan.get(own) or plan.get(own.rpartition(".")[0])
-        if word and id(value) in of_text:
-            words[name] = word
-    if not words:
-        return {}
-    # Each parameter is filled with a number of its own, by which it is found in what would be saved.
-    names = [name for name, _ in model.named_parameters()]
-    marked = {name: torch.full(value.shape, float(at + 1))
-              for at, (name, value) in enumerate(model.named_parameters())}
-    found = {}
+        if id(value) in of_text:
+            words[name] = plan.get(own) or plan.get(own.rpartition(".")[0])
+        names.append(name)
+        marked[name] = torch.full(value.shape, float(len(names)))
+    found, answer = {}, {"plan": {}, "names": {}, "joined": {}}
     for stored, value in revert_weight_conversion(model, marked).items():
-        made_of = {words.get(names[int(mark) - 1]) for mark in value.unique().tolist()}
-        found.setdefault(without_numbers(stored), (stored, set()))[1].update(made_of)
-    return {name: made_of.pop() for name, made_of in found.values() if len(made_of) == 1 and made_of != {None}}
+        rows = value.reshape(value.shape[0], -1)[:, 0] if value.dim() else value.reshape(1)
+        runs = [names[int(mark) - 1] for mark in torch.unique_consecutive(rows).tolist()]
+        is_whole = len(runs) == 1 and value.shape == marked[runs[0]].shape
+        seen = found.setdefault(without_numbers(stored), (stored, value.dim(), runs, is_whole, set()))
+        seen[-1].update(map(words.get, runs))
+    for kind, (stored, sides, runs, is_whole, made_of) in found.items():
+        if runs[0] not in words:
+            continue
+        if made_of != {None} and len(made_of) == 1:
+            answer["plan"][stored] = made_of.pop()
+        last = [name.removesuffix(".weight").rpartition(".")[2] for name in runs]
+        if is_whole and without_numbers(runs[0]) != kind:
+            answer["names"][stored] = runs[0]
+        elif last in JOINED and sides == 2:
+            answer["joined"][stored] = "parts"
+        elif sides == 2 and len(runs) > len(set(runs)) and any(set(last) == set(one) for one in JOINED):
+            answer["joined"][stored] = "turns"
+    return answer
 
 
 def made(config, given, folder, answer, torch, transformers):
@@ -212,7 +228,7 @@ def made(config, given, folder, answer, torch, transformers):
         if seed == 0:
             if stacks := stacks_of(model):
                 answer["stacks"] = stacks
-            answer["plan"] = plan_of(model, torch)
+            answer.update(tensors_of(model, torch))
         random_weights(model, torch, seed)
         model.save_pretrained(place)
         model = kind.from_pretrained(place, dtype=torch.float32, attn_implementation="eager",

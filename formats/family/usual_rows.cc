@@ -22,7 +22,8 @@ constexpr std::string_view kQueryWidths =
 constexpr std::string_view kKeyWidths = "num_key_value_heads * head_dim";
 constexpr std::string_view kValueWidths =
     "num_attention_heads * v_head_dim, num_attention_heads * head_dim";
-constexpr std::string_view kSharedWidth = "shared_intermediate_size, moe_intermediate_size";
+constexpr std::string_view kSharedWidth =
+    "shared_intermediate_size, moe_intermediate_size, n_shared_experts * intermediate_size";
 constexpr std::string_view kExpertWidth = "moe_intermediate_size, intermediate_size";
 constexpr std::string_view kDenseWidth = "intermediate_size";
 

@@ -140,9 +140,15 @@ class Computation {
   Computation(const Checkpoint& source, const FamilyEvidence& evidence, const ClassModel& model,
               const LearnedFamily& learned)
       : source_(source), weights_(weights_of(source)), evidence_(evidence), model_(model) {
-    orders_ = {evidence.gate_up};
+    std::vector<std::optional<GateUpOrder>> of_gates = {evidence.gate_up};
     if (is_open(learned, formats::kGateUpQuestion))
-      orders_ = {GateUpOrder::kHalves, GateUpOrder::kInterleaved};
+      of_gates = {GateUpOrder::kHalves, GateUpOrder::kInterleaved};
+    std::vector<std::string> of_joined = {{}};
+    if (is_open(learned, formats::kJoinedQuestion))
+      of_joined = {std::string(formats::kJoinedInParts), std::string(formats::kJoinedInTurn)};
+    for (const std::optional<GateUpOrder> gate_up : of_gates) {
+      for (const std::string& joined : of_joined) orders_.push_back({gate_up, joined});
+    }
     for (const formats::Family* family : learned.nearest) {
       if (family->forward != nullptr)
         tried_.push_back({family, formats::forward_text(*family, source.config())});
@@ -185,6 +191,9 @@ class Computation {
   // One fact that refuses mixers with so many others in turn is a fact about them.
   static constexpr std::size_t kMostRefused = 6;
 
+  /// Orders of gates and ups in stacks, and of several matrices in one.
+  using Orders = std::pair<std::optional<GateUpOrder>, std::string>;
+
   struct Tried {
     const formats::Family* family;
     formats::ForwardText text;
@@ -201,7 +210,7 @@ class Computation {
   /// `learned`, unless it is computed whatever the order of stacks, which stays a question.
   bool computes(Tried& one, const std::string& lines, LearnedFamily& learned) {
     std::vector<LearnedFamily> agreeing;
-    for (const std::optional<GateUpOrder>& order : orders_) {
+    for (const Orders& order : orders_) {
       LearnedFamily found = rows_like(*one.family, order);
       found.yaml = with_lines(std::move(found.yaml), lines);
       last_ = difference(found.yaml, model_);
@@ -214,18 +223,19 @@ class Computation {
       most_right_ = last_.n_right;
       closest_ = fmt::format("; under {}, the closest: {}", one.family->name, last_.why);
     }
-    // Where the small model has single experts, both orders of stacks agree: none is told.
+    // Where the small model has single experts, or matrices, all orders agree: none is told.
     if (agreeing.size() == 1) learned = std::move(agreeing.front());
     return !agreeing.empty();
   }
 
   /// The family with rows of another one before others, which is kept.
-  LearnedFamily rows_like(const formats::Family& family, std::optional<GateUpOrder> order) {
+  LearnedFamily rows_like(const formats::Family& family, const Orders& order) {
     const auto [kept, is_new] = learned_.try_emplace({family.name, order});
     if (!is_new) return kept->second;
     FamilyEvidence tried = evidence_;
     tried.preferred = family.name;
-    tried.gate_up = order;
+    tried.gate_up = order.first;
+    tried.joined = order.second;
     if (!evidence_.gate_up) tried.gate_up_reason = "as the computed model has them";
     return kept->second = formats::learn_family(source_.config(), weights_, tried);
   }
@@ -234,10 +244,10 @@ class Computation {
   std::vector<formats::UnknownWeight> weights_;
   const FamilyEvidence& evidence_;
   const ClassModel& model_;
-  std::vector<std::optional<GateUpOrder>> orders_;
+  std::vector<Orders> orders_;
   std::vector<Tried> tried_;
   std::set<std::string> joined_;
-  std::map<std::pair<std::string_view, std::optional<GateUpOrder>>, LearnedFamily> learned_;
+  std::map<std::pair<std::string_view, Orders>, LearnedFamily> learned_;
   Difference last_;
   std::size_t most_right_ = 0;
   std::string closest_;
@@ -248,7 +258,7 @@ class Computation {
 ComputedFamily compute_family(const OpenUnder& open, const FamilyEvidence& evidence,
                               const ClassModel& model, LearnedFamily& learned) {
   const bool is_open_else = std::ranges::any_of(learned.questions, [](const auto& question) {
-    return question.key != formats::kGateUpQuestion;
+    return question.key != formats::kGateUpQuestion && question.key != formats::kJoinedQuestion;
   });
   if (is_open_else || !learned.faults.empty()) return {.reason = "rows are not settled"};
   const Checkpoint source = open("generic");

@@ -32,12 +32,28 @@ std::string pattern_of(std::string_view stored, const NamedLayers& named) {
 
 ClassPlan::ClassPlan(const ModelClass& known, const NamedLayers& named) {
   for (const auto& [name, word] : known.plan) words_.emplace(pattern_of(name, named), word);
+  for (const auto& [name, own] : known.names)
+    names_.emplace(pattern_of(name, named), pattern_of(own, named));
+  for (const auto& [name, order] : known.joined) joined_.emplace(pattern_of(name, named), order);
   for (const std::string& name : known.stacks) stacks_.insert(pattern_of(name, named));
 }
 
 std::string_view ClassPlan::word(const std::string& pattern) const {
-  const auto found = words_.find(pattern);
-  return found == words_.end() ? std::string_view() : found->second;
+  return find(words_, pattern);
+}
+
+const std::string& ClassPlan::meant(const std::string& pattern) const {
+  const auto found = names_.find(pattern);
+  return found == names_.end() || found->second.empty() ? pattern : found->second;
+}
+
+std::string_view ClassPlan::joined(const std::string& pattern) const {
+  return find(joined_, pattern);
+}
+
+std::string_view ClassPlan::find(const Texts& texts, const std::string& pattern) {
+  const auto found = texts.find(pattern);
+  return found == texts.end() ? std::string_view() : found->second;
 }
 
 std::optional<Cut> ClassPlan::cut(const std::string& pattern) const {

@@ -1,6 +1,7 @@
 #include "formats/family/proposal/config_widths.h"
 
 #include <algorithm>
+#include <cctype>
 #include <iterator>
 
 #include <fmt/format.h>
@@ -18,6 +19,8 @@ namespace {
 
 constexpr std::string_view kOfHeads = " * head_dim";
 
+constexpr std::string_view kHeads = "num_attention_heads", kKeyHeads = "num_key_value_heads";
+
 bool can_be_width(const Json& value) {
   const auto number = whole_number(value, ConfigKeys::kMaxWidth);
   return number && *number > 1;
@@ -30,6 +33,12 @@ ConfigWidths::ConfigWidths(const ModelConfig& config) : config_(config) {
     // An output in another scheme has another block, or none.
     if (&value == &quantization_block(config_)) continue;
     if (can_be_width(value)) offer(key);
+    for (const std::string_view heads : {kHeads, kKeyHeads}) {
+      if (!key.ends_with(heads) || key.size() == heads.size()) continue;
+      std::string prefix = key.substr(0, key.size() - heads.size());
+      if (std::ranges::find(prefixes_, prefix) == prefixes_.end())
+        prefixes_.push_back(std::move(prefix));
+    }
     const bool has_all =
         is_per_layer(value, {config_.num_hidden_layers, config_.num_nextn_predict_layers});
     if (has_all && std::ranges::all_of(value, can_be_width) && size_of(key, 0) != 0)
@@ -62,14 +71,38 @@ void ConfigWidths::offer(const std::string& text) {
   if (const std::uint64_t size = size_of(text); size != 0) widths_.emplace(size, text);
 }
 
+std::vector<std::string> ConfigWidths::texts_of(std::string_view likely) const {
+  const auto is_of_word = [](char c) {
+    return c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0;
+  };
+  std::vector<std::string> texts = split(likely, ", ");
+  const std::size_t n = texts.size();
+  for (const std::string& prefix : prefixes_) {
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::string text = texts[i];
+      std::string other;
+      for (std::size_t at = 0; at < text.size();) {
+        std::size_t end = at;
+        while (end < text.size() && is_of_word(text[end]) == is_of_word(text[at])) ++end;
+        const std::string word = text.substr(at, end - at);
+        other += is_of_word(text[at]) && text_keys(config_).contains(prefix + word) ? prefix + word
+                                                                                    : word;
+        at = end;
+      }
+      if (other != text) texts.push_back(std::move(other));
+    }
+  }
+  return texts;
+}
+
 bool ConfigWidths::is_one_of(std::uint64_t size, std::string_view likely) const {
-  return std::ranges::any_of(split(likely, ", "),
+  return std::ranges::any_of(texts_of(likely),
                              [&](const std::string& text) { return size_of(text) == size; });
 }
 
 std::string ConfigWidths::side(std::uint64_t size, std::string_view likely,
                                std::string& guesses) const {
-  for (const std::string& text : split(likely, ", ")) {
+  for (const std::string& text : texts_of(likely)) {
     if (size_of(text) == size) return text;
   }
   const auto [begin, end] = widths_.equal_range(size);
@@ -90,7 +123,7 @@ std::string ConfigWidths::side_by_layer(const ShapesByLayer& layers, std::size_t
       return size_of(text, layer) == (*shape)[at];
     });
   };
-  std::vector<std::string> texts = split(likely, ", ");
+  std::vector<std::string> texts = texts_of(likely);
   for (const std::string& key : by_layer_) {
     texts.push_back(key);
     texts.push_back(std::string(key).append(kOfHeads));
@@ -102,9 +135,17 @@ std::string ConfigWidths::side_by_layer(const ShapesByLayer& layers, std::size_t
 
 std::string ConfigWidths::heads_of(std::string_view shape) const {
   const auto key = std::ranges::find_if(by_layer_, [&](const std::string& one) {
-    return shape.find(std::string(one).append(kOfHeads)) != std::string_view::npos;
+    return shape.find(std::string(one).append(kOfHeads)) != std::string_view::npos ||
+           shape.find("[" + one + ",") != std::string_view::npos;
   });
-  return key == by_layer_.end() ? std::string() : fmt::format(", heads: {}", *key);
+  if (key != by_layer_.end()) return fmt::format(", heads: {}", *key);
+  for (const std::string& prefix : prefixes_) {
+    for (const std::string_view heads : {kKeyHeads, kHeads}) {
+      const std::string own = prefix + std::string(heads);
+      if (shape.find(own) != std::string_view::npos) return fmt::format(", heads: {}", own);
+    }
+  }
+  return {};
 }
 
 }  // namespace ingot::formats

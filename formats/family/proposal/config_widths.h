@@ -34,17 +34,21 @@ class ConfigWidths {
   /// An expression of the size that dimension `at` has in each layer; empty where there is none.
   [[nodiscard]] std::string side_by_layer(const ShapesByLayer& layers, std::size_t at,
                                           std::string_view likely) const;
-  /// The key `heads` of a row with this shape, which is that of heads by layer; else empty.
+  /// The key `heads` of a row with this shape, where its heads are not those of most layers: heads
+  /// by layer, or those of a second set of widths (`swa_num_attention_heads`); else empty.
   [[nodiscard]] std::string heads_of(std::string_view shape) const;
 
  private:
   [[nodiscard]] std::uint64_t size_of(const std::string& text,
                                       std::optional<std::uint32_t> layer = std::nullopt) const;
   void offer(const std::string& text);
+  /// The expressions of a list, and what they are in other sets of widths.
+  [[nodiscard]] std::vector<std::string> texts_of(std::string_view likely) const;
 
   const ModelConfig& config_;
   std::multimap<std::uint64_t, std::string> widths_;
   std::vector<std::string> by_layer_;  // keys with a number per layer
+  std::vector<std::string> prefixes_;  // words before those of another set of widths
 };
 
 }  // namespace ingot::formats

@@ -53,8 +53,9 @@ class Proposal {
     }
     for (auto& [pattern, kind] : kinds) split_by_shape(pattern, std::move(kind));
     for (auto& [pattern, kind] : kinds_) ask_neighbours(pattern, kind);
-    has_keys_ = std::ranges::any_of(kinds_, [](const auto& entry) {
-      return !entry.second.is_of_tower && usual_spelling(entry.first).role == Role::kKProj;
+    has_keys_ = std::ranges::any_of(kinds_, [this](const auto& entry) {
+      return !entry.second.is_of_tower &&
+             spelling_of(entry.first, entry.second).role == Role::kKProj;
     });
     // Biases follow from their weights.
     for (const bool are_biases : {false, true}) {
@@ -205,6 +206,9 @@ class Proposal {
   void ask_neighbours(const std::string& pattern, Kind& kind) {
     if (kind.is_of_tower) return;
     kind.neighbours = neighbours_.rows_of({pattern, kind.layers, *kind.first->shape});
+    if (std::ranges::none_of(kind.neighbours, &NeighbourRow::fits))
+      kind.neighbours =
+          neighbours_.rows_of({class_.meant(pattern), kind.layers, *kind.first->shape});
     // A norm over all heads is no other one where there is one head.
     const Shape& shape = *kind.first->shape;
     if (shape.size() == 1 && widths_.is_one_of(shape[0], "head_dim")) {
@@ -246,8 +250,7 @@ class Proposal {
   bool has_gate_and_up(const std::string& pattern, Role role) const {
     const auto has = [&](Role wanted) {
       return std::ranges::any_of(kinds_, [&](const auto& entry) {
-        const UsualSpelling spelling =
-            usual_spelling(entry.first, entry.second.first->shape->size());
+        const UsualSpelling spelling = spelling_of(entry.first, entry.second);
         return spelling.role == wanted && !spelling.is_joint &&
                module_of(stem_of(entry.first)) == module_of(stem_of(pattern));
       });
@@ -415,7 +418,7 @@ class Proposal {
   void judge(const std::string& pattern, Kind& kind) {
     const std::size_t n_sides = kind.first->shape->size();
     Judged& judged = kind.judged;
-    UsualSpelling spelling = usual_spelling(pattern, n_sides);
+    UsualSpelling spelling = spelling_of(pattern, kind);
     UsualRow usual = usual_row(spelling);
     judged.stacks = is_stack(pattern, kind);
     // Several matrices in one tensor, of a kind that has none, or one where there are several.
@@ -528,6 +531,9 @@ class Proposal {
       const bool has_parts = row != nullptr && (!row->sections.empty() || row->heads != nullptr);
       if (!is_linear || has_parts || of.is_turned || lengths != Shape{sides[0]}) return false;
       const Cut cut = row == nullptr ? of.usual.cut : row->cut;
+      if (of.fine && *of.fine != FineRole::kQkvProj) return false;
+      if (of.fine) judged.fine = FineRole::kQkvBias;
+      judged.traits = of.traits;
       judged.usual = {.cut = cut == Cut::kColumn ? cut : Cut::kReplicated};
     }
     judged.reason = "a bias, cut as the outputs that it is of";
@@ -571,8 +577,13 @@ class Proposal {
       const bool is_as_usual = !judged.usual.is_linear || judged.is_turned ||
                                are_both_usual(kind, judged.usual) ||
                                !shape_by_layer(kind, judged.usual, unused).empty();
+      const bool is_cut_gate =
+          judged.spelling.role == Role::kAttentionGate && class_.cut(pattern) == Cut::kColumn &&
+          (has_whole_heads(kind) || !shape_by_layer(kind, judged.usual, unused).empty());
+      if (is_cut_gate) judged.usual.cut = Cut::kColumn;
       if (is_as_usual || judged.usual.cut == Cut::kReplicated) return;
       if (class_.cut(pattern) == judged.usual.cut && has_whole_heads(kind)) {
+        // A cut is at heads, whatever is in each.
         judged.reason = "by its name; its widths are not the usual ones, cut as planned";
         return;
       }
@@ -582,7 +593,7 @@ class Proposal {
       return;
     }
     if (judged.spelling.is_joint) {
-      judged.reason = "by its name; several matrices in one, so ranks share it";
+      judge_joined(pattern, kind);
       return;
     }
     judged.reason = reason_of_copy(pattern, n_sides, judged.is_odd_joint);
@@ -610,6 +621,41 @@ class Proposal {
     take_answer(pattern, kind, "no family has such a tensor of this shape", values);
   }
 
+  /// The usual meaning of a name, or of the class's own name for it, where it has its widths.
+  UsualSpelling spelling_of(const std::string& pattern, const Kind& kind) const {
+    const std::size_t n_sides = kind.first->shape->size();
+    const UsualSpelling own = usual_spelling(pattern, n_sides);
+    if (own.is_known) return own;
+    const UsualSpelling of_class = usual_spelling(class_.meant(pattern), n_sides);
+    const UsualRow usual = usual_row(of_class);
+    return !usual.is_linear || are_both_usual(kind, usual) ? of_class : own;
+  }
+
+  /// Judges several matrices in one by the order in which they follow one another: that in which
+  /// the class joins them, or the answer.
+  void judge_joined(const std::string& pattern, Kind& kind) {
+    Judged& judged = kind.judged;
+    const bool is_of_keys = judged.spelling.role == Role::kKProj;
+    judged.reason = "by its name; several matrices in one, so ranks share it";
+    if (is_of_keys || !kind.has_one_shape || kind.first->shape->size() != 2) return;
+    std::optional<std::string> order(class_.joined(pattern));
+    judged.reason = "by its name; joined as transformers' class does";
+    if (order->empty() && !evidence_.joined.empty()) {
+      order = evidence_.joined;
+      judged.reason = "by its name; joined as the computed model has them";
+    } else if (order->empty()) {
+      order =
+          ask({.key = std::string(kJoinedQuestion),
+               .text = fmt::format("how do outputs of several matrices in one follow one another "
+                                   "({})? One matrix after the other, or in turn by heads",
+                                   pattern),
+               .values = {std::string(kJoinedInParts), std::string(kJoinedInTurn)}});
+      judged.reason = order ? "by its name; joined as answered"
+                            : "guessed: by its name; several matrices in one, so ranks share it";
+    }
+    if (order) set_joined(kind, *order == kJoinedInParts, widths_);
+  }
+
   /// Asks where the plan and a row cut different sides.
   void ask_of_plan(const std::string& pattern, Kind& kind, const NeighbourRow& row) {
     const std::optional<Cut> cut = class_.cut(pattern);
@@ -631,7 +677,9 @@ class Proposal {
         judged.spelling.role == Role::kKProj || judged.spelling.role == Role::kVProj;
     const std::uint64_t heads =
         is_of_keys ? config_.num_key_value_heads : config_.num_attention_heads;
-    return kind.has_one_shape && shape.size() == 2 && kAttentionRoles.has(judged.spelling.role) &&
+    return kind.has_one_shape && shape.size() == 2 &&
+           (kAttentionRoles.has(judged.spelling.role) ||
+            judged.spelling.role == Role::kAttentionGate) &&
            heads > 0 && side % heads == 0;
   }
 
@@ -739,7 +787,7 @@ class Proposal {
     const std::size_t n_sides = kind.first->shape->size();
     std::string notes, traits, shape;
     std::optional<std::string> own;
-    std::optional<FineRole> fine;
+    std::optional<FineRole> fine = judged.fine;
     Role role = judged.spelling.role;
     UsualRow usual = judged.usual;
     if (neighbour != nullptr) {
@@ -774,7 +822,8 @@ class Proposal {
       if (kind.is_quantized && !usual.is_linear) notes += "; quantized in this checkpoint";
       if (usual.cut != of_role.cut)
         traits += fmt::format(", cut: {}", kCutWords[static_cast<std::size_t>(usual.cut)]);
-      if (usual.cut != Cut::kReplicated) traits += widths_.heads_of(shape);
+      traits += judged.traits;
+      if (usual.cut != Cut::kReplicated && judged.traits.empty()) traits += widths_.heads_of(shape);
     }
     // Only queries are here where keys and values come from a low rank.
     const Fuse usually = usual_row(role).fuse;

@@ -36,6 +36,8 @@ struct FamilyEvidence {
   std::optional<StackOrder> order = {};
   std::optional<GateUpOrder> gate_up = {};
   std::string gate_up_reason = {};
+  /// The order of several matrices in one by which a model was computed, as kJoinedQuestion's.
+  std::string joined = {};
 };
 
 /// Something that neither names, shapes nor neighbours tell.
@@ -45,6 +47,9 @@ struct FamilyQuestion {
 };
 /// The key that answers all questions for roles at once.
 inline constexpr std::string_view kUnknownQuestion = "unknown";
+/// The key of the question how several matrices are joined in one, and its answers.
+inline constexpr std::string_view kJoinedQuestion = "joined", kJoinedInParts = "parts",
+                                  kJoinedInTurn = "turns";
 /// The keys of questions on stacked experts.
 inline constexpr std::string_view kStackQuestion = "stack", kGateUpQuestion = "gate_up";
 

@@ -1,5 +1,10 @@
 #include "formats/family/proposal/kind_of_tensors.h"
 
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
 namespace ingot::formats {
 namespace {
 
@@ -55,6 +60,35 @@ StackOrder order_of_stack(const std::string& pattern, const Kinds& kinds,
     }
   }
   return order;
+}
+
+void set_joined(Kind& kind, bool is_in_parts, const ConfigWidths& widths) {
+  Judged& judged = kind.judged;
+  const std::uint64_t out = kind.first->shape->front();
+  const bool is_of_attention = judged.spelling.role == Role::kQProj;
+  constexpr std::array<std::string_view, 3> kKeyHeads = {
+      "num_attention_heads", "num_key_value_heads", "attn_config.kv_n_heads"};
+  const auto key_heads = std::ranges::find_if(kKeyHeads, [&](std::string_view heads) {
+    return widths.is_one_of(
+        out, fmt::format("num_attention_heads * head_dim + 2 * {} * head_dim", heads));
+  });
+  if (is_of_attention && key_heads == kKeyHeads.end()) return;
+  if (!is_in_parts) {
+    if (!is_of_attention) return;
+    judged.traits = fmt::format(", heads: {}", *key_heads);
+  } else if (is_of_attention) {
+    judged.fine = FineRole::kQkvProj;
+    judged.traits = fmt::format(
+        ", sections: [num_attention_heads * head_dim, {0} * head_dim, {0} * head_dim], heads: {0}",
+        *key_heads);
+  } else {
+    std::string unused;
+    const std::string half = widths.side(out / 2, usual_row(judged.spelling.role).out, unused);
+    judged.fine = judged.spelling.role == Role::kSharedGate ? FineRole::kSharedGateUp
+                                                            : FineRole::kDenseGateUp;
+    judged.traits = fmt::format(", sections: [{0}, {0}]", half);
+  }
+  judged.usual.cut = Cut::kColumn;
 }
 
 }  // namespace ingot::formats

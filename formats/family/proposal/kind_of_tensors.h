@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,10 +25,12 @@ struct Judged {
   StackOrder order = StackOrder::kNone;
   GateUpOrder gate_up = GateUpOrder::kHalves;
   bool stacks = false;
-  bool is_stored_turned = false;  // coded with sides in another order than its row says
-  bool is_of_stack = false;       // biases of a stack
-  bool is_turned = false;         // inputs before outputs
-  bool is_odd_joint = false;      // name says several matrices, the shape says one
+  bool is_stored_turned = false;      // coded with sides in another order than its row says
+  bool is_of_stack = false;           // biases of a stack
+  bool is_turned = false;             // inputs before outputs
+  bool is_odd_joint = false;          // name says several matrices, the shape says one
+  std::optional<FineRole> fine = {};  // of several matrices in one
+  std::string traits = {};            // of its cut, as a row has them
   std::string reason;
 };
 
@@ -56,5 +59,8 @@ StackOrder order_by_shape(const Kind& kind, const UsualRow& usual, const ConfigW
 /// two disagree.
 StackOrder order_of_stack(const std::string& pattern, const Kinds& kinds,
                           const ConfigWidths& widths);
+/// Makes the row of several matrices in one cut: one after the other, or in turn by heads, where it
+/// is cut if they are of attention.
+void set_joined(Kind& kind, bool is_in_parts, const ConfigWidths& widths);
 
 }  // namespace ingot::formats

@@ -396,6 +396,86 @@ TEST(Proposal, KnowsSeveralMatricesInOne) {
       << "no width of queries, keys and values is 130";
 }
 
+/// The rows of a model of one layer with joined matrices, and how many questions are open.
+std::pair<std::string, std::size_t> learn_joined(FamilyEvidence evidence) {
+  Listed model;
+  model.config = parse_model_config(R"({"model_type": "odd", "hidden_size": 64, "head_dim": 16,
+      "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+      "intermediate_size": 96})",
+                                    "config.json");
+  model.add("h.0.attn.Wqkv.weight", {128, 64});
+  model.add("h.0.attn.Wqkv.bias", {128});
+  model.add("h.0.ffn.gate_up_proj.weight", {192, 64});
+  const LearnedFamily learned = learn_family(model.config, model.weights, evidence);
+  return {learned.yaml, learned.questions.size()};
+}
+
+TEST(Proposal, JoinsMatricesAsTheClassOrTheAnswer) {
+  EXPECT_EQ(learn_joined({}).second, 1U) << "one question for all";
+  const FamilyEvidence of_class{.of_class = {.joined = {{"h.0.attn.Wqkv.weight", "parts"},
+                                                        {"h.0.ffn.gate_up_proj.weight", "parts"}}}};
+  for (const FamilyEvidence& evidence :
+       {FamilyEvidence{.answers = {{"joined", "parts"}}}, of_class}) {
+    const auto [yaml, n_open] = learn_joined(evidence);
+    EXPECT_EQ(n_open, 0U);
+    const std::string heads =
+        "sections: [num_attention_heads * head_dim, num_key_value_heads * head_dim, "
+        "num_key_value_heads * head_dim], heads: num_key_value_heads";
+    EXPECT_NE(line_of(yaml, "Wqkv.weight").find("role: qkv-proj"), std::string::npos) << yaml;
+    EXPECT_NE(line_of(yaml, "Wqkv.weight").find("cut: column, " + heads), std::string::npos);
+    EXPECT_NE(line_of(yaml, "Wqkv.bias").find("role: qkv-bias"), std::string::npos) << yaml;
+    EXPECT_NE(line_of(yaml, "Wqkv.bias").find(heads), std::string::npos) << yaml;
+    EXPECT_NE(line_of(yaml, "gate_up_proj.weight").find("role: dense-gate-up"), std::string::npos);
+    EXPECT_NE(line_of(yaml, "gate_up_proj.weight")
+                  .find("sections: [intermediate_size, intermediate_size]"),
+              std::string::npos)
+        << yaml;
+  }
+  const std::string turns = learn_joined({.answers = {{"joined", "turns"}}}).first;
+  EXPECT_NE(line_of(turns, "Wqkv.weight").find("role: q-proj"), std::string::npos) << turns;
+  EXPECT_NE(line_of(turns, "Wqkv.weight").find("heads: num_key_value_heads"), std::string::npos);
+  EXPECT_EQ(turns.find("sections"), std::string::npos) << turns;
+}
+
+TEST(Proposal, KnowsTheNamesOfTheClass) {
+  Listed model;
+  model.config = parse_model_config(R"({"model_type": "odd", "hidden_size": 64,
+      "num_hidden_layers": 1, "intermediate_size": 96})",
+                                    "config.json");
+  model.add("h.0.mlp.fc_a.weight", {96, 64});
+  model.add("h.0.mlp.fc_b.weight", {96, 64});
+  model.add("h.0.norm.W_down.weight", {20, 64});
+  FamilyEvidence evidence;
+  EXPECT_EQ(learn_family(model.config, model.weights, evidence).questions.size(), 3U);
+  evidence.of_class.names = {{"h.0.mlp.fc_a.weight", "model.layers.0.mlp.gate_proj.weight"},
+                             {"h.0.mlp.fc_b.weight", "model.layers.0.mlp.up_proj.weight"},
+                             // Called as a matrix of an MLP, whose widths it does not have.
+                             {"h.0.norm.W_down.weight", "model.layers.0.norm.mlp.fc1.weight"}};
+  const LearnedFamily learned = learn_family(model.config, model.weights, evidence);
+  EXPECT_EQ(learned.questions.size(), 1U);
+  EXPECT_NE(line_of(learned.yaml, "fc_a.weight").find("role: dense-gate"), std::string::npos)
+      << learned.yaml;
+  EXPECT_NE(line_of(learned.yaml, "fc_b.weight").find("role: dense-up"), std::string::npos);
+}
+
+TEST(Proposal, KnowsASecondSetOfWidths) {
+  Listed model;
+  model.config = parse_model_config(R"({"model_type": "odd", "hidden_size": 64,
+      "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+      "swa_num_attention_heads": 6, "swa_num_key_value_heads": 3, "swa_head_dim": 10})",
+                                    "config.json");
+  model.add("layers.0.attn.wq.weight", {60, 64});
+  model.add("layers.0.attn.wk.weight", {30, 64});
+  const std::string yaml = propose_family(model.config, model.weights);
+  EXPECT_NE(line_of(yaml, "wq.weight")
+                .find("shape: [swa_num_attention_heads * swa_head_dim, hidden_size], heads: "
+                      "swa_num_attention_heads"),
+            std::string::npos)
+      << yaml;
+  EXPECT_NE(line_of(yaml, "wk.weight").find("heads: swa_num_key_value_heads"), std::string::npos)
+      << yaml;
+}
+
 TEST(Proposal, TellsGatesOfAttentionFromThoseOfMlps) {
   Listed model;
   model.config = parse_model_config(R"({"model_type": "odd", "hidden_size": 64,
