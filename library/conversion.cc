@@ -200,9 +200,12 @@ Conversion plan_conversion(const ConvertOptions& options, ConversionRequest requ
     opened = std::make_shared<const Checkpoint>(
         formats::with_first_layers(std::move(opened), *n_layers));
   }
+  std::optional<convert::Budget> budget;
+  if (options.bits)
+    budget = convert::choose_schemes(opened, request.recipe, *options.bits, threads);
   auto source = convert::as_written(std::move(opened), request.recipe, request.plan);
   convert::Plan plan = convert::plan_conversion(*source, std::move(request.recipe), request.plan);
-  return {std::move(source), std::move(plan)};
+  return {std::move(source), std::move(plan), std::move(budget)};
 }
 
 void declare_target(FlagTable& table, ConvertOptions& options) {
@@ -211,6 +214,14 @@ void declare_target(FlagTable& table, ConvertOptions& options) {
             {family_flag(&options.family, kAutoFamilyHelp), family_file_flag(&options.family)});
   table.add(FlagGroup::kSource, {accept_flag(options.accept_family, options.family)});
   table.add(FlagGroup::kSource, {allow_flag(options.target)});
+  table.add(
+      FlagGroup::kTarget,
+      {{"--bits",
+        &options.bits,
+        "average bits of a weight of the quantized linear layers, scales included: chooses "
+        "nvfp4 or fp8 by role and layer, by what each loses under the inputs of --importance, "
+        "and prints the recipe",
+        {.range = NumberRange{1, 16}, .needs = "--importance", .excludes = {"--to"}}}});
   table.add(FlagGroup::kTarget, choice_flags(options.target));
   table.add(
       FlagGroup::kTarget,

@@ -3,10 +3,12 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "convert/budget.h"
 #include "convert/convert.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json_fwd.h"
@@ -34,6 +36,7 @@ struct ConvertOptions {
   std::string input, family, max_shard_size, part;
   std::optional<std::uint32_t> align, n_files;
   std::string order;
+  std::optional<double> bits;  ///< --bits
   TargetFlags target;
   bool accept_family = false;  ///< --accept-family
   SlicingFlags slicing;
@@ -66,11 +69,13 @@ ConversionRequest read_conversion(ConvertOptions& options, JobOptions& job);
 struct Conversion {
   std::shared_ptr<const formats::Checkpoint> source;
   convert::Plan plan;
+  std::optional<convert::Budget> budget = {};  ///< choice of --bits
 };
 /// Opens the source, and makes the plan. `compares_replicas`: as shard::SourceOptions has it.
 Conversion plan_conversion(ConvertOptions& options, JobOptions& job, ConversionRequest request,
                            bool compares_replicas);
-/// Makes the plan for a source that is open. `threads`: for --scales-from.
+/// Makes the plan for a source that is open. `threads`: for --scales-from, and for the losses of
+/// --bits.
 Conversion plan_conversion(const ConvertOptions& options, ConversionRequest request,
                            std::shared_ptr<const formats::Checkpoint> opened, std::size_t threads);
 

@@ -41,6 +41,11 @@ int run_convert(ConvertFlags& flags) {
     return kExitDone;
   const library::Conversion conversion =
       library::plan_conversion(flags, flags.job, std::move(request), !flags.job.dry_run);
+  if (conversion.budget) {
+    answer().add({{"budget", conversion.budget->to_json()}});
+    if (!answer().is_json && !flags.job.is_of_launch)
+      (flags.job.dry_run ? out() : notes()) << conversion.budget->recipe << '\n';
+  }
   if (!flags.explain.empty()) {
     const formats::Json explained = explain_json(conversion.plan, flags.explain);
     answer().add({{"explained", explained}});
@@ -131,6 +136,7 @@ std::function<int()> declare_convert(FlagTable& table) {
       "  ingot convert IN OUT --to int8 --for vllm-ascend     W8A8 in the dialect of Ascend\n"
       "  ingot convert IN OUT --to nvfp4 --dialect modelopt --activations static --input-scale 1\n"
       "  ingot convert IN OUT --to nvfp4 --importance statistics.safetensors\n"
+      "  ingot convert IN OUT --bits 4.8 --importance statistics.safetensors\n"
       "  ingot convert IN OUT --to fp8 --scales-from RELEASE  back to the released grid\n"
       "  ingot convert IN OUT --rule role:experts=keep --to bf16\n"
       "  ingot convert IN OUT --rule 'layers:0-2,last & role:linear=bf16' --to int8 --for vllm\n"

@@ -216,6 +216,8 @@ class ConvertOptions(TypedDict, total=False):
     allow: accept a fault, KIND=PATTERN of one or more tensors, KIND one of nan-code, zero-scale,
         unknown-tensor, duplicate-tensor, nonfinite, f16-overflow, underflow, engine-refuses; recorded in the
         manifest
+    bits: average bits of a weight of the quantized linear layers, scales included: chooses nvfp4 or fp8 by role
+        and layer, by what each loses under the inputs of --importance, and prints the recipe
     rule: SELECTOR=SCHEME; may be repeated, first match wins. A selector is a glob over names, re:EXPR,
         role:NAME (experts, attention, mlp, linear ...: ingot list roles), layers:0-2,last, or several with &
         between them
@@ -305,6 +307,7 @@ class ConvertOptions(TypedDict, total=False):
     family_file: Path
     accept_family: bool
     allow: Texts
+    bits: float
     rule: Texts
     recipe: Path
     mtp: str | int | float

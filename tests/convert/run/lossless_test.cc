@@ -20,11 +20,11 @@ using ingot::testing::TinyCheckpoint;
 using ingot::testing::TinyTensor;
 using ::testing::HasSubstr;
 
-constexpr std::uint64_t kRows = 160, kCols = 256;
+constexpr std::uint64_t kCodeRows = 160, kCodeCols = 256;
 constexpr const char* kModule = "layer.proj";
 
 template <typename T>
-std::string bytes_of(const std::vector<T>& values) {
+std::string stored_bytes(const std::vector<T>& values) {
   std::string bytes(values.size() * sizeof(T), '\0');
   std::memcpy(bytes.data(), values.data(), bytes.size());
   return bytes;
@@ -43,40 +43,42 @@ using Draw = std::function<int(std::uint64_t row, std::uint64_t col)>;
 
 /// E2M1 codes under 2^exponent per 32 columns.
 Source mxfp4(const Draw& exponent, const Draw& code) {
-  std::string codes(kRows * kCols / 2, '\0'), scales;
-  for (std::uint64_t i = 0; i < kRows * kCols; ++i) {
-    const int nibble = code(i / kCols, i % kCols) & 15;
+  std::string codes(kCodeRows * kCodeCols / 2, '\0'), scales;
+  for (std::uint64_t i = 0; i < kCodeRows * kCodeCols; ++i) {
+    const int nibble = code(i / kCodeCols, i % kCodeCols) & 15;
     codes[i / 2] = static_cast<char>(codes[i / 2] | nibble << (i % 2 * 4));
   }
-  for (std::uint64_t i = 0; i < kRows * kCols / 32; ++i)
-    scales.push_back(static_cast<char>(127 + exponent(i / (kCols / 32), i % (kCols / 32))));
-  return {{{"layer.proj.weight", "U8", {kRows, kCols / 2}, codes},
-           {"layer.proj.weight_scale", "F8_E8M0", {kRows, kCols / 32}, scales}}};
+  for (std::uint64_t i = 0; i < kCodeRows * kCodeCols / 32; ++i)
+    scales.push_back(static_cast<char>(127 + exponent(i / (kCodeCols / 32), i % (kCodeCols / 32))));
+  return {{{"layer.proj.weight", "U8", {kCodeRows, kCodeCols / 2}, codes},
+           {"layer.proj.weight_scale", "F8_E8M0", {kCodeRows, kCodeCols / 32}, scales}}};
 }
 
 /// INT4 codes -8 to 7 in groups of 32, under BF16 scales.
 Source int4(const std::function<float(std::uint64_t, std::uint64_t)>& scale, const Draw& code) {
-  std::vector<std::uint32_t> words(kRows * kCols / 8);
-  for (std::uint64_t i = 0; i < kRows * kCols; ++i) {
-    const int nibble = code(i / kCols, i % kCols) + 8;
+  std::vector<std::uint32_t> words(kCodeRows * kCodeCols / 8);
+  for (std::uint64_t i = 0; i < kCodeRows * kCodeCols; ++i) {
+    const int nibble = code(i / kCodeCols, i % kCodeCols) + 8;
     words[i / 8] |= static_cast<std::uint32_t>(nibble) << (i % 8 * 4);
   }
   std::vector<std::uint16_t> scales;
-  for (std::uint64_t i = 0; i < kRows * kCols / 32; ++i)
-    scales.push_back(formats::bf16_from_float(scale(i / (kCols / 32), i % (kCols / 32))));
-  return {
-      {{"layer.proj.weight_packed", "I32", {kRows, kCols / 8}, bytes_of(words)},
-       {"layer.proj.weight_scale", "BF16", {kRows, kCols / 32}, bytes_of(scales)},
-       {"layer.proj.weight_shape", "I32", {2}, bytes_of(std::vector<std::int32_t>{kRows, kCols})}}};
+  for (std::uint64_t i = 0; i < kCodeRows * kCodeCols / 32; ++i)
+    scales.push_back(formats::bf16_from_float(scale(i / (kCodeCols / 32), i % (kCodeCols / 32))));
+  return {{{"layer.proj.weight_packed", "I32", {kCodeRows, kCodeCols / 8}, stored_bytes(words)},
+           {"layer.proj.weight_scale", "BF16", {kCodeRows, kCodeCols / 32}, stored_bytes(scales)},
+           {"layer.proj.weight_shape",
+            "I32",
+            {2},
+            stored_bytes(std::vector<std::int32_t>{kCodeRows, kCodeCols})}}};
 }
 
 /// E4M3 codes under an F32 scale per 128 x 128.
 Source fp8(const std::vector<float>& scales, const Draw& code) {
   std::string codes;
-  for (std::uint64_t i = 0; i < kRows * kCols; ++i)
-    codes.push_back(static_cast<char>(code(i / kCols, i % kCols)));
-  return {{{"layer.proj.weight", "F8_E4M3", {kRows, kCols}, codes},
-           {"layer.proj.weight_scale_inv", "F32", {2, 2}, bytes_of(scales)}}};
+  for (std::uint64_t i = 0; i < kCodeRows * kCodeCols; ++i)
+    codes.push_back(static_cast<char>(code(i / kCodeCols, i % kCodeCols)));
+  return {{{"layer.proj.weight", "F8_E4M3", {kCodeRows, kCodeCols}, codes},
+           {"layer.proj.weight_scale_inv", "F32", {2, 2}, stored_bytes(scales)}}};
 }
 
 class Lossless : public ::testing::Test {
@@ -193,7 +195,7 @@ TEST_F(Lossless, Fp8UnderPowersOfTwoFitsBf16) {
   // Four bits times six are more than eight; the code 1 has one.
   Source source = fp8({0.5F, 0.5F, 0x1.08p0F, 1}, all(0x38));
   expect_held(source, SchemeId::kBf16);
-  source.part("weight").data[150 * kCols + 7] = 0x3F;
+  source.part("weight").data[150 * kCodeCols + 7] = 0x3F;
   EXPECT_THAT(loss(source, SchemeId::kBf16), HasSubstr("at row 150, column 7 becomes"));
 }
 
@@ -238,11 +240,13 @@ TEST_F(Lossless, Bf16BetweenIsPartOfIt) {
 TEST_F(Lossless, ReciprocalsOfGlobalScalesAreComparedToo) {
   std::size_t n_lost = 0;
   for (const float global : {0x1p-7F, 0.0123F, 0.007F, 0.3F, 1.0F / 3}) {
-    Source source{
-        {{"layer.proj.weight", "U8", {kRows, kCols / 2}, std::string(kRows * kCols / 2, '\x72')},
-         {"layer.proj.weight_scale", "F8_E4M3", {kRows, kCols / 16}, ""},
-         {"layer.proj.weight_scale_2", "F32", {}, bytes_of(std::vector{global})}}};
-    for (std::uint64_t i = 0; i < kRows * kCols / 16; ++i)
+    Source source{{{"layer.proj.weight",
+                    "U8",
+                    {kCodeRows, kCodeCols / 2},
+                    std::string(kCodeRows * kCodeCols / 2, '\x72')},
+                   {"layer.proj.weight_scale", "F8_E4M3", {kCodeRows, kCodeCols / 16}, ""},
+                   {"layer.proj.weight_scale_2", "F32", {}, stored_bytes(std::vector{global})}}};
+    for (std::uint64_t i = 0; i < kCodeRows * kCodeCols / 16; ++i)
       source.part("weight_scale").data.push_back(static_cast<char>(1 + i % 0x7E));
     const std::string lost = loss(source, SchemeId::kNvfp4, "compressed-tensors");
     EXPECT_TRUE(lost.empty() || global != 0x1p-7F) << lost;

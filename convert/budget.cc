@@ -1,0 +1,477 @@
+#include "convert/budget.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "convert/convert.h"
+#include "convert/recipe/statistics.h"
+#include "convert/run/band_encoder.h"
+#include "formats/base/checked.h"
+#include "formats/base/error.h"
+#include "formats/base/parallel.h"
+#include "formats/base/stop_scope.h"
+#include "formats/family/roles.h"
+#include "formats/json/json.h"
+#include "formats/storage/encoding.h"
+
+// A budget of bits. Every group of linear layers has a loss and a size under each scheme; the sum
+// of losses is to be the least that the sum of sizes allows. That is a knapsack, solved over the
+// average in steps of 1/2048 bit: the state of a step has the exact size of its best choice, so
+// that rounding costs a little loss and never the promise about bits. Losses are measured on the
+// bytes that a conversion writes, by its own encoder, of a few bands of each tensor.
+
+namespace ingot::convert {
+
+using formats::Checkpoint;
+using formats::Json;
+using formats::LogicalTensor;
+using formats::Role;
+using formats::SchemeId;
+
+namespace {
+
+constexpr std::uint64_t kExpertsSeen = 8;  // of a layer and role
+constexpr std::uint64_t kBandsSeen = 2;    // of a tensor
+constexpr double kStep = 1.0 / 2048;       // bits of the average
+constexpr formats::RoleSet kLinears =
+    formats::kMlpRoles | formats::kAttentionRoles | formats::kIndexerRoles;
+
+std::uint64_t elements_of(const LogicalTensor& tensor) {
+  return std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::uint64_t{1},
+                         std::multiplies<>());
+}
+
+std::uint64_t bits_of(const PlannedTensor& planned) {
+  std::uint64_t n_bytes = 0;
+  for (std::size_t p = 0; p < planned.n_parts; ++p) n_bytes += planned.parts[p].n_bytes;
+  return 8 * n_bytes;
+}
+
+// The words of the selectors whose tensors share a scheme in a layer.
+std::string group_word(const LogicalTensor& tensor) {
+  const Role role = role_of(tensor);
+  if (formats::kExpertRoles.has(role)) return "experts";
+  if (tensor.rule == nullptr || tensor.rule->fuse == formats::Fuse::kNone)
+    return std::string(formats::role_name(role));
+  return fmt::format("{} {}", formats::kSharedExpertRoles.has(role),
+                     static_cast<int>(tensor.rule->fuse));
+}
+
+// Groups in the making, and the planned tensors of each.
+struct Grouped {
+  BudgetGroup group;
+  std::vector<std::uint32_t> tensors;  // indices into TensorSource::tensors()
+};
+
+struct Linears {
+  std::map<std::pair<std::uint32_t, std::string>, Grouped> groups;
+  FixedLinears fixed;
+};
+
+// The linears that a plan quantizes: by a default rule, and others.
+Linears linears_of(const Plan& plan) {
+  Linears linears;
+  for (const PlannedTensor& planned : plan.tensors) {
+    const LogicalTensor& tensor = plan.tensor_of(planned);
+    if (planned.action == Action::kDrop || !kLinears.has(role_of(tensor)) ||
+        !is_quantized(planned.to))
+      continue;
+    const Rule* rule = plan.recipe.decide(tensor).rule;
+    const bool is_free = planned.to == kBudgetSchemes.front() && tensor.layer && rule != nullptr &&
+                         rule->origin == RuleOrigin::kDefault;
+    if (!is_free) {
+      linears.fixed.bits += bits_of(planned);
+      linears.fixed.elements += elements_of(tensor);
+      continue;
+    }
+    Grouped& at = linears.groups[{*tensor.layer, group_word(tensor)}];
+    at.group.layer = *tensor.layer;
+    const std::string role(formats::kExpertRoles.has(role_of(tensor))
+                               ? std::string_view("experts")
+                               : formats::role_name(role_of(tensor)));
+    if (std::ranges::find(at.group.roles, role) == at.group.roles.end())
+      at.group.roles.push_back(role);
+    at.group.elements += elements_of(tensor);
+    at.tensors.push_back(planned.tensor);
+  }
+  return linears;
+}
+
+// A few of many, evenly spread.
+std::vector<std::uint64_t> spread(std::uint64_t n, std::uint64_t most) {
+  std::vector<std::uint64_t> chosen;
+  const std::uint64_t count = std::min(n, most);
+  for (std::uint64_t i = 0; i < count; ++i) chosen.push_back((2 * i + 1) * n / (2 * count));
+  return chosen;
+}
+
+struct Loss {
+  double error = 0, signal = 0;
+  [[nodiscard]] double relative() const { return signal > 0 ? error / signal : 0; }
+};
+
+// The loss of one tensor's sampled bands.
+class TensorLoss {
+ public:
+  TensorLoss(const Plan& plan, const PlannedTensor& planned, std::vector<float> mean_squares)
+      : values_{.plan = plan, .planned = planned, .source = plan.source},
+        mean_squares_(std::move(mean_squares)),
+        facts_(formats::scheme_facts(planned.to)) {}
+
+  Loss measure() {
+    const BandPlan bands =
+        BandPlan::to_encode(values_.tensor, values_.planned.to, values_.planned.block);
+    std::vector<Band> seen;
+    for (const std::uint64_t index : spread(bands.count(), kBandsSeen))
+      seen.push_back(bands.band(index));
+    std::optional<float> amax;
+    if (values_.planned.fused_set != PlannedTensor::kNone) {
+      const BandEncoder looking(values_, std::nullopt, tiles_);
+      amax = 0;
+      for (const Band& band : seen) amax = std::max(*amax, looking.largest(band, read(band)));
+    }
+    BandEncoder encoder(values_, amax, tiles_);
+    for (const Band& band : seen) add(encoder, band);
+    return loss_;
+  }
+
+ private:
+  const std::vector<std::byte>& read(const Band& band) {
+    codes_.resize(band.source_bytes);
+    values_.source.read(values_.tensor.encoding.stored.weight(), band.source_offset, codes_);
+    return codes_;
+  }
+
+  void add(BandEncoder& encoder, const Band& band) {
+    const BandPlan& bands = encoder.bands();
+    std::vector<std::byte> out(band.output_bytes);
+    encoder.encode(band, read(band), out);
+    // Both sides as numbers.
+    const formats::ScaleReader reader(values_.source, values_.tensor, values_.scale_policy());
+    const BandScales scales(reader, reader.range_of(band.first_row, band.rows));
+    quantize::CodedMatrix source = values_.rows_of(bands, band, codes_);
+    scales.undo(reader, source);
+    const std::uint64_t n_scales =
+        encoder.scales().size() * 8 / formats::dtype_bits(facts_.scale_dtype);
+    std::vector<float> written(n_scales);
+    std::optional<formats::GlobalScale> global;
+    if (values_.planned.find(formats::Part::kGlobal) != nullptr)
+      global = formats::GlobalScale{.value = encoder.global(),
+                                    .divides = values_.planned.storage->global_divides};
+    formats::widen_scales(facts_.scale_dtype, encoder.scales(), global, written);
+    const std::array<std::uint64_t, 2> block = values_.planned.block;
+    const quantize::CodedMatrix output = {.scheme = values_.planned.to,
+                                          .codes = out.data(),
+                                          .rows = band.rows,
+                                          .cols = band.cols,
+                                          .row_bytes = band.cols * bands.output_bits / 8,
+                                          .scales = written,
+                                          .scale_cols = ceil_div(band.cols, block[1]),
+                                          .block_rows = block[0],
+                                          .block_cols = block[1]};
+    std::vector<float> was(band.rows * band.cols), is(was.size());
+    const auto view = [&](std::vector<float>& values) {
+      return formats::MatrixView<float>{
+          .data = values.data(), .rows = band.rows, .cols = band.cols, .stride = band.cols};
+    };
+    quantize::decode(source, view(was));
+    quantize::decode(output, view(is));
+    for (std::uint64_t row = 0; row < band.rows; ++row) {
+      for (std::uint64_t col = 0; col < band.cols; ++col) {
+        const double value = was[row * band.cols + col], error = is[row * band.cols + col] - value;
+        const double weight = mean_squares_[band.first_col + col];
+        loss_.error += weight * error * error;
+        loss_.signal += weight * value * value;
+      }
+    }
+  }
+
+  const PlannedValues values_;
+  const std::vector<float> mean_squares_;
+  const formats::SchemeFacts& facts_;
+  TileBuffers tiles_;
+  std::vector<std::byte> codes_;
+  Loss loss_;
+};
+
+// Tensors of a group that are measured: few experts of each role, all others.
+std::vector<std::uint32_t> seen_of(const Checkpoint& source, const Grouped& grouped) {
+  std::map<Role, std::vector<std::uint32_t>> by_role;
+  for (const std::uint32_t tensor : grouped.tensors)
+    by_role[role_of(source.tensors()[tensor])].push_back(tensor);
+  std::vector<std::uint32_t> seen;
+  for (auto& [role, tensors] : by_role) {
+    std::ranges::sort(tensors, {}, [&](std::uint32_t tensor) {
+      return source.tensors()[tensor].expert.value_or(0);
+    });
+    for (const std::uint64_t index : spread(tensors.size(), kExpertsSeen))
+      seen.push_back(tensors[index]);
+  }
+  return seen;
+}
+
+// `layers:0-2,5 & role:experts`.
+std::vector<std::string> selectors_of(const std::vector<BudgetGroup>& groups, std::size_t choice) {
+  std::map<std::string, std::vector<std::uint32_t>> layers_of;
+  for (const BudgetGroup& group : groups) {
+    if (group.chosen != choice) continue;
+    for (const std::string& role : group.roles) layers_of[role].push_back(group.layer);
+  }
+  std::vector<std::string> selectors;
+  for (auto& [role, layers] : layers_of) {
+    std::ranges::sort(layers);
+    std::vector<std::string> ranges;
+    for (std::size_t i = 0; i < layers.size();) {
+      std::size_t end = i + 1;
+      while (end < layers.size() && layers[end] == layers[end - 1] + 1) ++end;
+      ranges.push_back(end == i + 1 ? fmt::format("{}", layers[i])
+                                    : fmt::format("{}-{}", layers[i], layers[end - 1]));
+      i = end;
+    }
+    selectors.push_back(fmt::format("layers:{} & role:{}", fmt::join(ranges, ","), role));
+  }
+  return selectors;
+}
+
+std::string_view word_of(std::size_t choice) {
+  return formats::scheme_facts(kBudgetSchemes[choice]).name;
+}
+
+// An option of a recipe that no weight takes would be refused.
+bool has_narrowest(const Budget& budget) {
+  return std::ranges::find(budget.groups, std::size_t{0}, &BudgetGroup::chosen) !=
+         budget.groups.end();
+}
+
+std::string recipe_text(const Budget& budget) {
+  std::string text = fmt::format(
+      "# {:.3f} bits a weight of the quantized linear layers, scales included; from {:.3f} to "
+      "{:.3f} can be had.\n",
+      budget.bits, budget.least, budget.most);
+  if (has_narrowest(budget)) text += fmt::format("to: {}\nquantize-attention: true\n", word_of(0));
+  bool has_rules = false;
+  for (std::size_t choice = 1; choice < kBudgetSchemes.size(); ++choice) {
+    for (const std::string& selector : selectors_of(budget.groups, choice)) {
+      text += fmt::format("{}  - match: {}\n    scheme: {}\n", has_rules ? "" : "rules:\n",
+                          selector, word_of(choice));
+      has_rules = true;
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+Budget choose_within(std::vector<BudgetGroup> groups, const FixedLinears& fixed, double wanted) {
+  Budget budget;
+  std::uint64_t elements = fixed.elements, least = fixed.bits, most = fixed.bits;
+  for (const BudgetGroup& group : groups) {
+    elements += group.elements;
+    least += std::ranges::min(group.bits);
+    most += std::ranges::max(group.bits);
+  }
+  if (elements == 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--bits {}: no linear layer of this model would be quantized", wanted);
+  }
+  const auto n = static_cast<double>(elements);
+  const auto average = [&](std::uint64_t bits) { return static_cast<double>(bits) / n; };
+  budget.least = average(least);
+  budget.most = average(most);
+  // The best choice of the groups so far, by the step of its size above the least.
+  struct State {
+    double loss = std::numeric_limits<double>::infinity();
+    std::uint64_t bits = 0;
+    std::uint32_t before = 0;  // state of the groups before
+    std::uint8_t choice = 0;
+  };
+  const auto n_states =
+      static_cast<std::size_t>((budget.most - budget.least) / kStep) + groups.size() + 2;
+  const auto step_of = [&](std::uint64_t above) {
+    return static_cast<std::size_t>(average(above) / kStep);
+  };
+  std::vector<std::vector<State>> states(groups.size() + 1);
+  states[0].resize(1);
+  states[0][0].loss = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    StopScope::check();
+    const BudgetGroup& group = groups[g];
+    states[g + 1].resize(n_states);
+    const std::uint64_t narrow = std::ranges::min(group.bits);
+    for (std::size_t s = 0; s < states[g].size(); ++s) {
+      const State& from = states[g][s];
+      if (!std::isfinite(from.loss)) continue;
+      for (std::size_t choice = 0; choice < group.bits.size(); ++choice) {
+        const std::uint64_t above = from.bits + group.bits[choice] - narrow;
+        State& to = states[g + 1][step_of(above)];
+        const double loss = from.loss + group.losses[choice];
+        if (loss < to.loss)
+          to = {loss, above, static_cast<std::uint32_t>(s), static_cast<std::uint8_t>(choice)};
+      }
+    }
+  }
+  const auto best_between = [&](double low, double high) {
+    std::optional<std::size_t> best;
+    for (std::size_t s = 0; s < states.back().size(); ++s) {
+      const State& state = states.back()[s];
+      const double bits = average(least + state.bits);
+      if (!std::isfinite(state.loss) || bits < low || bits > high) continue;
+      if (!best || state.loss < states.back()[*best].loss) best = s;
+    }
+    return best;
+  };
+  std::optional<std::size_t> best = best_between(wanted - kBudgetSlack, wanted);
+  if (!best) best = best_between(wanted, wanted + kBudgetSlack);
+  if (!best) {
+    double below = budget.least, above = budget.most;
+    for (const State& state : states.back()) {
+      if (!std::isfinite(state.loss)) continue;
+      const double bits = average(least + state.bits);
+      if (bits <= wanted) below = std::max(below, bits);
+      if (bits >= wanted) above = std::min(above, bits);
+    }
+    throw Error(ErrorCode::kInvalidArgument,
+                "--bits {} cannot be had within {}: {} in {} and {} in {} give from {:.3f} to "
+                "{:.3f} bits for this model{}",
+                wanted, kBudgetSlack, "all linear layers", word_of(0), "all", word_of(1),
+                budget.least, budget.most,
+                wanted < budget.least || wanted > budget.most
+                    ? ""
+                    : fmt::format(", the nearest are {:.3f} and {:.3f}", below, above));
+  }
+  budget.loss = states.back()[*best].loss;
+  budget.bits = average(least + states.back()[*best].bits);
+  for (std::size_t g = groups.size(), s = *best; g > 0; --g) {
+    groups[g - 1].chosen = states[g][s].choice;
+    s = states[g][s].before;
+  }
+  budget.groups = std::move(groups);
+  budget.recipe = recipe_text(budget);
+  return budget;
+}
+
+Budget choose_schemes(std::shared_ptr<const Checkpoint> opened, Recipe& recipe, double bits,
+                      std::size_t threads) {
+  if (recipe.to) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--bits chooses the schemes, and --to names one for all (leave one of them out)");
+  }
+  if (recipe.choices.importance == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--bits needs statistics, to measure what each scheme loses (--importance, as "
+                "ingot calibrate writes them)");
+  }
+  const std::shared_ptr<const Importance> statistics = recipe.choices.importance;
+  const Importance& importance = *statistics;
+  recipe.to = kBudgetSchemes.front();
+  recipe.choices.quantize_attention = true;
+  const auto shared = as_written(std::move(opened), recipe, {});
+  const Checkpoint& source = *shared;
+  std::vector<Plan> plans;
+  plans.push_back(plan_conversion(source, recipe, {}));
+  Linears linears = linears_of(plans.front());
+  for (std::size_t choice = 1; choice < kBudgetSchemes.size(); ++choice) {
+    // No weight has the narrowest scheme there, and there may be nothing to search.
+    Recipe other = recipe;
+    other.to.reset();
+    other.choices.importance.reset();
+    other.given.clear();
+    other.choices.dialect = plans.front().target.dialect->name;
+    std::vector<BudgetGroup> all;
+    for (auto& [unused, grouped] : linears.groups) {
+      all.push_back(grouped.group);
+      all.back().chosen = choice;
+    }
+    for (const std::string& selector : selectors_of(all, choice))
+      other.rules.push_back(make_rule(selector, word_of(choice), RuleOrigin::kRecipe));
+    plans.push_back(plan_conversion(source, std::move(other), {}));
+  }
+  // By choice, the planned tensor of each tensor of the source.
+  std::vector<std::map<std::uint32_t, const PlannedTensor*>> planned(plans.size());
+  for (std::size_t choice = 0; choice < plans.size(); ++choice)
+    for (const PlannedTensor& of : plans[choice].tensors) planned[choice][of.tensor] = &of;
+
+  struct Task {
+    Grouped* grouped;
+    std::size_t choice;
+    std::uint32_t tensor;
+    double loss = 0;
+  };
+  std::vector<Task> tasks;
+  ErrorList errors;
+  for (auto& [unused, grouped] : linears.groups) {
+    grouped.group.bits.assign(plans.size(), 0);
+    grouped.group.losses.assign(plans.size(), 0);
+    for (std::size_t choice = 0; choice < plans.size(); ++choice) {
+      for (const std::uint32_t tensor : grouped.tensors)
+        grouped.group.bits[choice] += bits_of(*planned[choice].at(tensor));
+    }
+    for (const std::uint32_t tensor : seen_of(source, grouped)) {
+      const LogicalTensor& of = source.tensors()[tensor];
+      if (!importance.find(formats::module_name(of.name))) {
+        errors.add(Error(ErrorCode::kInvalidArgument,
+                         "--bits: the statistics have no mean squares of its inputs")
+                       .in_tensor(of.name));
+        continue;
+      }
+      for (std::size_t choice = 0; choice < plans.size(); ++choice) {
+        // Codes that are kept lose nothing.
+        if (planned[choice].at(tensor)->action == Action::kQuantize)
+          tasks.push_back({&grouped, choice, tensor});
+      }
+    }
+  }
+  errors.throw_if_any();
+  parallel_for(tasks.size(), threads, [&](std::size_t i) {
+    Task& task = tasks[i];
+    const LogicalTensor& of = source.tensors()[task.tensor];
+    const auto place = importance.find(formats::module_name(of.name));
+    TensorLoss loss(plans[task.choice], *planned[task.choice].at(task.tensor),
+                    importance.file().values(place.value()));
+    task.loss = loss.measure().relative();
+  });
+  // The mean over the tensors of a role that were seen, and the sum over roles.
+  std::map<std::tuple<const Grouped*, Role>, std::set<std::uint32_t>> seen;
+  for (const Task& task : tasks)
+    seen[{task.grouped, role_of(source.tensors()[task.tensor])}].insert(task.tensor);
+  for (const Task& task : tasks) {
+    const auto n = seen.at({task.grouped, role_of(source.tensors()[task.tensor])}).size();
+    task.grouped->group.losses[task.choice] += task.loss / static_cast<double>(n);
+  }
+  std::vector<BudgetGroup> groups;
+  for (auto& [unused, grouped] : linears.groups) groups.push_back(std::move(grouped.group));
+  Budget budget = choose_within(std::move(groups), linears.fixed, bits);
+  if (!has_narrowest(budget)) {
+    recipe.to.reset();
+    recipe.choices.importance.reset();
+    std::erase(recipe.given, "--importance");
+  }
+  for (std::size_t choice = 1; choice < kBudgetSchemes.size(); ++choice) {
+    for (const std::string& selector : selectors_of(budget.groups, choice))
+      recipe.rules.push_back(make_rule(selector, word_of(choice), RuleOrigin::kRecipe));
+  }
+  return budget;
+}
+
+Json Budget::to_json() const {
+  Json json = {
+      {"bits", bits}, {"least", least}, {"most", most}, {"loss", loss}, {"recipe", recipe}};
+  json["groups"] = formats::json_list(groups, [](const BudgetGroup& group) {
+    return Json{{"layer", group.layer},       {"roles", group.roles},
+                {"elements", group.elements}, {"bits", group.bits},
+                {"losses", group.losses},     {"scheme", word_of(group.chosen)}};
+  });
+  return json;
+}
+
+}  // namespace ingot::convert
