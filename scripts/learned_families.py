@@ -106,7 +106,8 @@ class Trial:
                 word, text = self.judge(path, word, work, said)
                 return word, f"{text} computed" if is_computed else text
             questions = learned.get("questions", [])
-            if len(questions) > 1 and not answers and all("." in question["key"] for question in questions):
+            keys = [question["key"] for question in questions]
+            if len(keys) > 1 and not answers and all("." in key or key == "joined" for key in keys):
                 questions = [{"key": "unknown", "values": ["other"]}]
             if len(questions) != 1 or answers:
                 lines = [question["key"] for question in questions] + learned.get("faults", [])

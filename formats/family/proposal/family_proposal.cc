@@ -35,6 +35,8 @@ constexpr std::uint64_t kNotablePart = 100;
 /// The most neighbours that a reason names.
 constexpr std::size_t kNamedNeighbours = 2;
 constexpr std::string_view kLikeMark = "like:";
+constexpr std::string_view kValueOutputs =
+    "num_key_value_heads * head_dim, num_key_value_heads * v_head_dim";
 
 class Proposal {
  public:
@@ -354,6 +356,16 @@ class Proposal {
     return rows;
   }
 
+  /// True for a matrix within a module of its own that is called as one of a dense MLP.
+  bool is_inner_matrix(const Kind& kind, const UsualSpelling& spelling) const {
+    const bool is_down = spelling.role == Role::kDenseDown;
+    const Shape& shape = *kind.first->shape;
+    if (!kDenseMlpRoles.has(spelling.role) || !kind.has_one_shape || shape.size() != 2)
+      return false;
+    return !widths_.is_one_of(is_down ? shape[0] : shape[1], "hidden_size") &&
+           order_by_shape(kind, usual_row(spelling), widths_) != StackOrder::kInputMajor;
+  }
+
   /// True if the outputs of a kind are those of several matrices together.
   bool is_joined(const Kind& kind, const UsualRow& usual) const {
     const Shape& shape = *kind.first->shape;
@@ -424,7 +436,7 @@ class Proposal {
     // Several matrices in one tensor, of a kind that has none, or one where there are several.
     const bool is_stack_of_others = usual.is_linear && !judged.stacks && n_sides > 2;
     judged.is_odd_joint = spelling.is_joint && !is_joined(kind, usual);
-    const bool is_no_matrix = !usual.in.empty() && n_sides < 2;
+    const bool is_no_matrix = (!usual.in.empty() && n_sides < 2) || is_inner_matrix(kind, spelling);
     if (is_stack_of_others || judged.is_odd_joint || is_no_matrix ||
         (is_expert_stack(spelling.role) && !judged.stacks)) {
       spelling = {};
@@ -432,6 +444,7 @@ class Proposal {
     }
     judged.spelling = spelling;
     judged.usual = usual;
+    if (spelling.role == Role::kVProj) judged.usual.out = kValueOutputs;
     class_.choose(pattern, kind.neighbours);
     if (judged.stacks) {
       judge_stack(pattern, kind);
@@ -574,16 +587,17 @@ class Proposal {
     judged.is_turned = is_turned;
     if (judged.spelling.is_known && !judged.spelling.is_joint) {
       std::string unused;
+      const std::string by_layer = shape_by_layer(kind, judged.usual, unused);
+      // A cut of attention is at heads: another width by chance tells none.
+      const bool is_told = !by_layer.empty() && (!kAttentionRoles.has(judged.spelling.role) ||
+                                                 by_layer.find("heads") != std::string::npos);
       const bool is_as_usual = !judged.usual.is_linear || judged.is_turned ||
-                               are_both_usual(kind, judged.usual) ||
-                               !shape_by_layer(kind, judged.usual, unused).empty();
-      const bool is_cut_gate =
-          judged.spelling.role == Role::kAttentionGate && class_.cut(pattern) == Cut::kColumn &&
-          (has_whole_heads(kind) || !shape_by_layer(kind, judged.usual, unused).empty());
-      if (is_cut_gate) judged.usual.cut = Cut::kColumn;
+                               are_both_usual(kind, judged.usual) || is_told;
+      if (judged.spelling.role == Role::kAttentionGate && class_.cut(pattern) == Cut::kColumn &&
+          (has_whole_heads(kind, config_) || !by_layer.empty()))
+        judged.usual.cut = Cut::kColumn;
       if (is_as_usual || judged.usual.cut == Cut::kReplicated) return;
-      if (class_.cut(pattern) == judged.usual.cut && has_whole_heads(kind)) {
-        // A cut is at heads, whatever is in each.
+      if (class_.cut(pattern) == judged.usual.cut && has_whole_heads(kind, config_)) {
         judged.reason = "by its name; its widths are not the usual ones, cut as planned";
         return;
       }
@@ -635,25 +649,27 @@ class Proposal {
   /// the class joins them, or the answer.
   void judge_joined(const std::string& pattern, Kind& kind) {
     Judged& judged = kind.judged;
-    const bool is_of_keys = judged.spelling.role == Role::kKProj;
     judged.reason = "by its name; several matrices in one, so ranks share it";
-    if (is_of_keys || !kind.has_one_shape || kind.first->shape->size() != 2) return;
-    std::optional<std::string> order(class_.joined(pattern));
-    judged.reason = "by its name; joined as transformers' class does";
-    if (order->empty() && !evidence_.joined.empty()) {
+    if (judged.spelling.role == Role::kKProj || !kind.has_one_shape) return;
+    std::string order(class_.joined(pattern)), teller = "as transformers' class does";
+    if (order.empty()) {
       order = evidence_.joined;
-      judged.reason = "by its name; joined as the computed model has them";
-    } else if (order->empty()) {
+      teller = "as the computed model has them";
+    }
+    if (order.empty() && !evidence_.answers.contains(kUnknownQuestion)) {
       order =
           ask({.key = std::string(kJoinedQuestion),
-               .text = fmt::format("how do outputs of several matrices in one follow one another "
-                                   "({})? One matrix after the other, or in turn by heads",
+               .text = fmt::format("how do several matrices follow one another in {}? One after "
+                                   "the other, or in turn by heads",
                                    pattern),
-               .values = {std::string(kJoinedInParts), std::string(kJoinedInTurn)}});
-      judged.reason = order ? "by its name; joined as answered"
-                            : "guessed: by its name; several matrices in one, so ranks share it";
+               .values = {std::string(kJoinedInParts), std::string(kJoinedInTurn)}})
+              .value_or("");
+      teller = "as answered";
+      if (order.empty()) judged.reason.insert(0, "guessed: ");
     }
-    if (order) set_joined(kind, *order == kJoinedInParts, widths_);
+    if (order.empty()) return;
+    judged.reason = fmt::format("by its name; joined {}", teller);
+    set_joined(kind, order == kJoinedInParts, widths_);
   }
 
   /// Asks where the plan and a row cut different sides.
@@ -665,22 +681,6 @@ class Proposal {
                   fmt::format("{} cuts it in another way than transformers' plan, {}",
                               row.family->name, class_.word(pattern)),
                   {like(row), std::string(role_name(Role::kOther))});
-  }
-
-  /// True for tensors of attention whose cut side is as many equal parts as there are heads.
-  bool has_whole_heads(const Kind& kind) const {
-    const Judged& judged = kind.judged;
-    const Shape& shape = *kind.first->shape;
-    const bool is_row = judged.usual.cut == Cut::kRow;
-    const std::uint64_t side = is_row ? shape.back() : shape.front();
-    const bool is_of_keys =
-        judged.spelling.role == Role::kKProj || judged.spelling.role == Role::kVProj;
-    const std::uint64_t heads =
-        is_of_keys ? config_.num_key_value_heads : config_.num_attention_heads;
-    return kind.has_one_shape && shape.size() == 2 &&
-           (kAttentionRoles.has(judged.spelling.role) ||
-            judged.spelling.role == Role::kAttentionGate) &&
-           heads > 0 && side % heads == 0;
   }
 
   /// True if both sides have widths of the role, also if each has those of the other too.

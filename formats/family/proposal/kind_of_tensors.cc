@@ -62,6 +62,20 @@ StackOrder order_of_stack(const std::string& pattern, const Kinds& kinds,
   return order;
 }
 
+bool has_whole_heads(const Kind& kind, const ModelConfig& config) {
+  const Judged& judged = kind.judged;
+  const Shape& shape = *kind.first->shape;
+  const bool is_row = judged.usual.cut == Cut::kRow;
+  const std::uint64_t side = is_row ? shape.back() : shape.front();
+  const bool is_of_keys =
+      judged.spelling.role == Role::kKProj || judged.spelling.role == Role::kVProj;
+  const std::uint64_t heads = is_of_keys ? config.num_key_value_heads : config.num_attention_heads;
+  return kind.has_one_shape && shape.size() == 2 &&
+         (kAttentionRoles.has(judged.spelling.role) ||
+          judged.spelling.role == Role::kAttentionGate) &&
+         heads > 0 && side % heads == 0;
+}
+
 void set_joined(Kind& kind, bool is_in_parts, const ConfigWidths& widths) {
   Judged& judged = kind.judged;
   const std::uint64_t out = kind.first->shape->front();

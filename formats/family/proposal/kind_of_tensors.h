@@ -59,6 +59,8 @@ StackOrder order_by_shape(const Kind& kind, const UsualRow& usual, const ConfigW
 /// two disagree.
 StackOrder order_of_stack(const std::string& pattern, const Kinds& kinds,
                           const ConfigWidths& widths);
+/// True for tensors of attention whose cut side is as many equal parts as there are heads.
+bool has_whole_heads(const Kind& kind, const ModelConfig& config);
 /// Makes the row of several matrices in one cut: one after the other, or in turn by heads, where it
 /// is cut if they are of attention.
 void set_joined(Kind& kind, bool is_in_parts, const ConfigWidths& widths);

@@ -458,6 +458,18 @@ TEST(Proposal, KnowsTheNamesOfTheClass) {
   EXPECT_NE(line_of(learned.yaml, "fc_b.weight").find("role: dense-up"), std::string::npos);
 }
 
+TEST(Proposal, AsksAboutMlpsThatDoNotReadTheHiddenState) {
+  Listed model;
+  model.config = parse_model_config(R"({"model_type": "odd", "hidden_size": 64,
+      "num_hidden_layers": 1, "intermediate_size": 96, "router_width": 24})",
+                                    "config.json");
+  model.add("layers.0.mlp.gate.router_mlp.fc1.weight", {24, 24});
+  model.add("layers.0.mlp.fc1.weight", {96, 64});
+  const LearnedFamily learned = learn_family(model.config, model.weights, FamilyEvidence{});
+  ASSERT_EQ(learned.questions.size(), 1U) << learned.yaml;
+  EXPECT_NE(learned.questions[0].key.find("router_mlp"), std::string::npos);
+}
+
 TEST(Proposal, KnowsASecondSetOfWidths) {
   Listed model;
   model.config = parse_model_config(R"({"model_type": "odd", "hidden_size": 64,
