@@ -105,7 +105,7 @@ Checkpoint with_spelled_caches(std::shared_ptr<const Checkpoint> source, const C
 }
 
 Checkpoint with_made_caches(std::shared_ptr<const Checkpoint> source, const CacheNames& names,
-                            const std::map<std::string, CachePair>& pairs) {
+                            const std::map<std::string, CachePair>& pairs, std::string remark) {
   SeenScales made;
   const std::vector<CachedModule> modules = cached_modules(*source);
   for (const auto& [name, pair] : pairs) {
@@ -119,7 +119,7 @@ Checkpoint with_made_caches(std::shared_ptr<const Checkpoint> source, const Cach
     add(names.keys, pair.keys);
     add(names.values, pair.values);
   }
-  return with_seen_scales(std::move(source), made);
+  return with_seen_scales(std::move(source), made, std::move(remark));
 }
 
 bool makes_caches(const Manifest& output) {

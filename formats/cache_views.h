@@ -27,9 +27,9 @@ struct CachePair {
   float keys = 1, values = 1;
 };
 /// The model with these scales, by attention module, in place of all that it has. Modules must be
-/// of cached_modules().
+/// of cached_modules(). `remark`: a further remark of the view, or empty.
 Checkpoint with_made_caches(std::shared_ptr<const Checkpoint> source, const CacheNames& names,
-                            const std::map<std::string, CachePair>& pairs);
+                            const std::map<std::string, CachePair>& pairs, std::string remark = {});
 
 /// How an output has the scales of its cache.
 struct CachesHeld {

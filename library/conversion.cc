@@ -11,8 +11,10 @@
 #include "convert/output/apart.h"
 #include "convert/output/output_directory.h"
 #include "convert/output/version.h"
+#include "convert/recipe/kv_ranges.h"
 #include "convert/run/given_tensors.h"
 #include "formats/base/error.h"
+#include "formats/files/hub_cache.h"
 #include "formats/first_layers.h"
 #include "formats/json/json.h"
 #include "formats/storage/unread_codes.h"
@@ -161,8 +163,27 @@ ConversionRequest read_conversion(ConvertOptions& options, JobOptions& job) {
   return request;
 }
 
+convert::CacheOverlay write_kv_overlay(const ConvertOptions& options, const JobOptions& job,
+                                       bool is_dry_run) {
+  const convert::Recipe recipe = make_recipe(options.target);
+  convert::require_apart(
+      {.folders = {options.input}, .files = {recipe.choices.kv_scales->file().path}}, job.output);
+  const Checkpoint source = Checkpoint::open(formats::checkpoint_directory(options.input),
+                                             {.family = options.named_family(),
+                                              .allow_unknown = &recipe.allow.unknown_tensor,
+                                              .threads = threads_of(job.execute.threads)});
+  convert::CacheOverlay overlay =
+      convert::cache_overlay(source, *recipe.choices.kv_scales, recipe.choices.dialect);
+  if (!is_dry_run) convert::write_overlay(overlay, job.output, job.execute.force);
+  return overlay;
+}
+
 Conversion plan_conversion(ConvertOptions& options, JobOptions& job, ConversionRequest request,
                            bool compares_replicas) {
+  if (options.kv_scales_only) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--kv-scales-only writes no conversion that could be planned");
+  }
   const std::size_t threads = threads_of(job.execute.threads);
   convert::Recipe& recipe = request.recipe;
   if (job.execute.consume_source && recipe.choices.n_layers) {
@@ -268,6 +289,16 @@ void declare_rest(FlagTable& table, ConvertOptions& options, JobOptions& job) {
         "write only the files of part I of N, I from 0; all parts share the output's directory, "
         "and publish nothing; join: publish their output (ingot join)",
         {.words = {std::string(kJoin)}, .value_name = "I/N|join"}}});
+  table.add(
+      FlagGroup::kTarget,
+      {{"--kv-scales-only",
+        &options.kv_scales_only,
+        "write only the scales of --kv-scales, and the index and config that name them, to be put "
+        "into the folder of the model",
+        {.needs = "--kv-scales",
+         .excludes = {"--to", "--rule", "--recipe", "--for", "--layers", "--experts", "--layout",
+                      "--tp", "--ep", "--pp", "--mp", "--files", "--max-shard-size", "--part",
+                      "--verify", "--lossless-only", "--resume", "--consume-source"}}}});
   table.add(FlagGroup::kComparison,
             {{"--verify",
               &options.gate.levels,

@@ -10,6 +10,7 @@
 
 #include "convert/budget.h"
 #include "convert/convert.h"
+#include "convert/output/cache_overlay.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json_fwd.h"
 #include "library/options/family_learning.h"
@@ -38,7 +39,8 @@ struct ConvertOptions {
   std::string order;
   std::optional<double> bits;  ///< --bits
   TargetFlags target;
-  bool accept_family = false;  ///< --accept-family
+  bool accept_family = false;   ///< --accept-family
+  bool kv_scales_only = false;  ///< --kv-scales-only: no conversion, write_kv_overlay()
   SlicingFlags slicing;
   GateOptions gate;
 
@@ -74,6 +76,9 @@ struct Conversion {
 /// Opens the source, and makes the plan. `compares_replicas`: as shard::SourceOptions has it.
 Conversion plan_conversion(ConvertOptions& options, JobOptions& job, ConversionRequest request,
                            bool compares_replicas);
+/// Makes the overlay of --kv-scales-only, and writes it unless this is a dry run.
+convert::CacheOverlay write_kv_overlay(const ConvertOptions& options, const JobOptions& job,
+                                       bool is_dry_run);
 /// Makes the plan for a source that is open. `threads`: for --scales-from, and for the losses of
 /// --bits.
 Conversion plan_conversion(const ConvertOptions& options, ConversionRequest request,

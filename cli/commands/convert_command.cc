@@ -101,8 +101,32 @@ int run_on(Ranks& ranks, const ConvertFlags& flags) {
   return code;
 }
 
+// Writes the scales of a cache for a model whose weights stay where they are.
+int run_overlay(const ConvertFlags& flags) {
+  const convert::CacheOverlay overlay =
+      library::write_kv_overlay(flags, flags.job, flags.job.dry_run);
+  formats::Json files = formats::Json::array();
+  std::string text = fmt::format("{} scales of the key-value cache\n", overlay.n_scales);
+  for (const auto& [name, contents] : overlay.files) {
+    files.push_back({{"name", name}, {"n_bytes", contents.size()}});
+    text += fmt::format("  {:>10}  {}\n", contents.size(), name);
+  }
+  for (const std::string& warning : overlay.warnings)
+    notes() << fmt::format("warning: {}\n", warning);
+  answer().add({{"overlay",
+                 {{"scales", overlay.n_scales},
+                  {"files", std::move(files)},
+                  {"warnings", overlay.warnings}}}});
+  if (!answer().is_json)
+    out() << text
+          << fmt::format("{}: put these files into the folder of the model\n",
+                         flags.job.dry_run ? "not written" : flags.job.output);
+  return kExitDone;
+}
+
 // Converts in this process only, or together with the other processes of its launch.
 int run_parts(ConvertFlags& flags) {
+  if (flags.kv_scales_only) return run_overlay(flags);
   if (!flags.part.empty()) return run_convert(flags);
   return run_launched(
       flags.mpi, *flags.job.table, [&] { return run_convert(flags); },

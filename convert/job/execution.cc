@@ -15,6 +15,7 @@
 #include "convert/output/old_output.h"
 #include "convert/output/output_directory.h"
 #include "convert/output/read_back.h"
+#include "convert/recipe/kv_ranges.h"
 #include "convert/recipe/statistics.h"
 #include "formats/base/stop_scope.h"
 #include "formats/files/free_space.h"
@@ -51,6 +52,7 @@ Execution::Execution(const Plan& plan, const Claim& claim, const ExecuteOptions&
   };
   add_files(choices.activation_scales);
   add_files(choices.importance);
+  if (choices.kv_scales) stamps_.add(choices.kv_scales->file());
 }
 
 ExecuteReport Execution::publish_again() {

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "convert/output/output_directory.h"
+#include "convert/recipe/kv_ranges.h"
 #include "convert/recipe/statistics.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
@@ -156,6 +157,7 @@ JobInputs inputs_of(const Plan& plan) {
   };
   add_files(choices.activation_scales);
   add_files(choices.importance);
+  if (choices.kv_scales) inputs.files.push_back(choices.kv_scales->file().path);
   return inputs;
 }
 

@@ -190,7 +190,7 @@ std::string recipe_command(const Recipe& recipe, std::string_view source) {
   if (n_rules > kMaxCardRules) rules.erase(rules.begin() + kMaxCardRules, rules.end());
   // Hashes of files mean nothing to a reader, and defaults change nothing.
   for (const auto& [name, value] : settings.items()) {
-    const bool is_folder = name == "scales-from";
+    const bool is_folder = name == "scales-from" || name == "kv-scales";
     const bool is_file = name == "activation-scales" || name == "importance";
     if (name != "recipe" && value != formats::json_member(none, name))
       shown[name] = is_folder ? Json("DIR") : is_file ? Json("FILE") : value;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "formats/family/cache_scales.h"
+
 namespace ingot::convert {
 
 using formats::TensorHash;
@@ -39,6 +41,9 @@ TensorRecord record_of(const Plan& plan, const PlannedTensor& planned, const Ten
 std::vector<TensorHash> source_hashes(const Plan& plan, const PlannedTensor& planned,
                                       const TensorResult& done) {
   std::vector<TensorHash> hashes;
+  // Scales that were made are of no tensor of the source.
+  if (plan.recipe.choices.kv_scales && formats::is_cache_scale(plan.tensor_of(planned).rule))
+    return hashes;
   for (const std::uint32_t index : plan.stored_of(planned)) {
     const formats::StoredTensor& stored = plan.source.stored()[index];
     hashes.push_back({.name = stored.name,

@@ -11,6 +11,7 @@
 
 #include "convert/plan/passes.h"
 #include "convert/recipe/default_recipes.h"
+#include "convert/recipe/kv_ranges.h"
 #include "formats/base/pattern.h"
 #include "formats/cache_views.h"
 #include "formats/checkpoint/stored_facts.h"
@@ -157,6 +158,7 @@ CacheFate cache_fate(const formats::Checkpoint& source, const formats::Dialect& 
 }
 
 CacheFate cache_fate(const Plan& plan) {
+  if (plan.recipe.choices.kv_scales != nullptr) return CacheFate::kMade;
   if (plan.is_whole_copy) return CacheFate::kKept;
   const bool is_quantized_output =
       std::ranges::any_of(plan.tensors, [](const PlannedTensor& planned) {
@@ -165,8 +167,43 @@ CacheFate cache_fate(const Plan& plan) {
   return cache_fate(plan.source, *plan.target.dialect, is_quantized_output);
 }
 
+namespace {
+
+std::shared_ptr<const formats::Checkpoint> with_made_scales(
+    std::shared_ptr<const formats::Checkpoint> source, const formats::Dialect& target,
+    const Choices& choices) {
+  const formats::CacheDialect* dialect = formats::find_cache_dialect(target.name);
+  if (dialect == nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                "--kv-scales: engines of dialect {} take no scales of a cache (use --dialect "
+                "compressed-tensors or modelopt)",
+                target.name);
+  }
+  if (source->slicing() != nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                "--kv-scales needs the whole model (give the directory above, or merge the ranks)")
+        .in_file(source->directory().string());
+  }
+  std::vector<std::string> without;
+  const bool is_part = choices.n_layers.has_value();
+  const auto scales = choices.kv_scales->scales_for(*source, is_part, without);
+  const formats::CacheNames& names =
+      formats::written_cache_names(*dialect, source->config().kv_lora_rank > 0);
+  return std::make_shared<const formats::Checkpoint>(formats::with_made_caches(
+      std::move(source), names, scales,
+      without.empty() ? std::string()
+                      : fmt::format("{} attention module(s) of MTP layers have no range in the "
+                                    "statistics of --kv-scales, and a cache under scale 1: {}",
+                                    without.size(), without.front())));
+}
+
+}  // namespace
+
 std::shared_ptr<const formats::Checkpoint> with_caches_as_written(
     std::shared_ptr<const formats::Checkpoint> source, const Recipe& recipe) {
+  const formats::Dialect& target = target_dialect(recipe, *source);
+  if (recipe.choices.kv_scales != nullptr)
+    return with_made_scales(std::move(source), target, recipe.choices);
   const bool has_scales = std::ranges::any_of(source->tensors(), [](const LogicalTensor& tensor) {
     return formats::is_cache_scale(tensor.rule);
   });
@@ -174,7 +211,6 @@ std::shared_ptr<const formats::Checkpoint> with_caches_as_written(
   const bool has_quantized_rule = std::ranges::any_of(
       recipe.rules, [](const Rule& rule) { return rule.scheme && is_quantized(*rule.scheme); });
   const bool stays_quantized = !recipe.to && !formats::has_plain_only(*source);
-  const formats::Dialect& target = target_dialect(recipe, *source);
   if (cache_fate(*source, target, has_quantized_rule || stays_quantized) != CacheFate::kConverted)
     return source;
   const formats::CacheNames& names = formats::written_cache_names(
@@ -192,16 +228,16 @@ void take_over_caches(const Json& source, Json& block) {
 
 void settle_cache_scales(Plan& plan) {
   const std::string words = formats::cache_words(plan.source);
-  if (words.empty()) return;
   const CacheFate fate = cache_fate(plan);
+  if (words.empty() && fate != CacheFate::kMade) return;
   const bool needs_flag =
-      fate == CacheFate::kConverted &&
+      (fate == CacheFate::kConverted || fate == CacheFate::kMade) &&
       formats::find_cache_dialect(plan.target.dialect->name)->declare == nullptr;
   if (needs_flag) {
     plan.warnings.push_back(
-        fmt::format("the source says {}, for which dialect {} has no word: engines quantize the "
-                    "cache only where they are told to (--kv-cache-dtype fp8)",
-                    words, plan.target.dialect->name));
+        fmt::format("dialect {} has no word for a quantized cache: engines quantize it only where "
+                    "they are told to (--kv-cache-dtype fp8)",
+                    plan.target.dialect->name));
   }
   if (fate != CacheFate::kLeftOut) return;
   std::size_t n_dropped = 0;
@@ -226,10 +262,16 @@ void state_caches(const Plan& plan, Json& block, Json& description) {
   const Json& source_block = formats::quantization_block(plan.source.config());
   const Json& source_description = plan.source.description();
   const CacheFate fate = cache_fate(plan);
-  if (fate == CacheFate::kConverted) {
+  if (fate == CacheFate::kConverted || fate == CacheFate::kMade) {
     const auto declare = formats::find_cache_dialect(plan.target.dialect->name)->declare;
-    if (declare != nullptr && !formats::cache_words(plan.source).empty())
-      declare(block, description);
+    const bool is_said = fate == CacheFate::kMade || !formats::cache_words(plan.source).empty();
+    if (declare == nullptr || !is_said) return;
+    // A block that is about a cache only.
+    if (block.is_null() && plan.target.dialect == &plan.source.dialect()) {
+      block = source_block;
+      description = source_description;
+    }
+    declare(block, description);
     return;
   }
   if (fate == CacheFate::kLeftOut) return;

@@ -116,7 +116,10 @@ constexpr OptionScope kScopes[] = {
      "see the names in ingot inspect DIR", takes_unknown},
     {"--dialect", "says how quantized tensors are stored", "no tensor of the output is quantized",
      "use --to with a quantized scheme",
-     [](const Plan& plan) { return plan.counts.demoted > 0 || any(plan, is_quantized); }},
+     [](const Plan& plan) {
+       return plan.counts.demoted > 0 || plan.recipe.choices.kv_scales != nullptr ||
+              any(plan, is_quantized);
+     }},
     {"--activations", "belongs to quantized tensors that can have such activations",
      "the output has none", "choose another --to or --dialect", takes_activations},
     {"--activation-scales", "belongs to --activations static",

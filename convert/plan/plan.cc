@@ -97,9 +97,10 @@ std::set<std::uint32_t> Plan::source_files_of(const PlannedTensor& planned) cons
 }
 
 bool Plan::is_copy() const {
-  return std::ranges::all_of(tensors, [](const PlannedTensor& planned) {
-    return planned.action == Action::kCopy && !planned.joint_global;
-  });
+  return recipe.choices.kv_scales == nullptr &&
+         std::ranges::all_of(tensors, [](const PlannedTensor& planned) {
+           return planned.action == Action::kCopy && !planned.joint_global;
+         });
 }
 
 std::string Plan::hub_name(const PlannedTensor& planned, std::size_t part) const {

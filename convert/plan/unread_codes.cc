@@ -52,13 +52,15 @@ void keep_unread_codes(Plan& plan) {
   });
   if (!codes) return;
   plan.is_whole_copy = true;
-  if (copies_all && !plan.recipe.to && !plan.is_sliced()) return;
+  const bool is_copy = copies_all && plan.recipe.choices.kv_scales == nullptr;
+  if (is_copy && !plan.recipe.to && !plan.is_sliced()) return;
   const formats::StoredTensor& first = source.stored()[codes->first->encoding.stored.weight()];
   const std::string others =
       codes->n == 1 ? "" : fmt::format(", as do {} more tensors", codes->n - 1);
   throw Error(ErrorCode::kUnsupported,
               "holds {} codes that this version cannot read{}{}; they can only be copied, with "
-              "every file and its JSON (leave out --to, --rule and slicing; or take the checkpoint "
+              "every file and its JSON (leave out --to, --rule, --kv-scales and slicing; or take "
+              "the checkpoint "
               "that was quantized{})",
               formats::dtype_name(first.dtype), others,
               codes->is_said ? ", and config.json says that the model is quantized" : "",

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/checkpoint/stored_facts.h"
 #include "formats/dialect/dialect.h"
 #include "formats/dialect/dialect_words.h"
 #include "formats/family/roles.h"
@@ -225,7 +226,11 @@ const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Chec
          formats::says_mxfp4_experts(source.config()));
     if (of_source.is_read_only || !is_held) return default_of(*rule.scheme);
   }
-  return of_source.is_read_only ? default_of(SchemeId::kInt4Group) : of_source;
+  // An output without quantized weights needs a dialect that declares its cache.
+  const bool is_plain_output =
+      recipe.to ? !is_quantized(*recipe.to) : formats::has_plain_only(source);
+  const bool declares_cache = choices.kv_scales != nullptr && is_plain_output;
+  return of_source.is_read_only || declares_cache ? default_of(SchemeId::kInt4Group) : of_source;
 }
 
 void add_default_rules(Recipe& recipe, const formats::Family& family,

@@ -12,6 +12,7 @@
 
 #include "convert/recipe/default_recipes.h"
 #include "convert/recipe/engine_choice.h"
+#include "convert/recipe/kv_ranges.h"
 #include "convert/recipe/source_card.h"
 #include "convert/recipe/statistics.h"
 #include "engines/versions/versions.h"
@@ -489,6 +490,7 @@ Json Choices::to_json() const {
     record_statistics("activation_scales", activation_scales->hash(), activation_scales->filled(),
                       json);
   if (importance) record_statistics("importance", importance->hash(), importance->filled(), json);
+  if (kv_scales) record_statistics("kv_scales", kv_scales->hash(), {}, json);
   if (scales_from) json["scales_from"] = scales_from_fingerprint;
   if (repair) json["repair"] = true;
   return json;

@@ -18,6 +18,7 @@
 
 namespace ingot::convert {
 class ActivationScales;
+class KvRanges;
 class Importance;
 struct RepairFacts;
 
@@ -98,6 +99,7 @@ struct Choices {
   std::optional<float> input_scale;     ///< --input-scale
   std::shared_ptr<const ActivationScales> activation_scales;  ///< --activation-scales
   std::shared_ptr<const Importance> importance;               ///< --importance
+  std::shared_ptr<const KvRanges> kv_scales;                  ///< --kv-scales
   std::shared_ptr<const formats::Checkpoint> scales_from;     ///< --scales-from
   formats::JsonValue scales_from_fingerprint;
   /// `ingot repair`: the description of the quantization is derived again, weights that loaders

@@ -11,6 +11,7 @@
 
 #include "convert/job/job_identity.h"
 #include "convert/recipe/built_in_recipes.h"
+#include "convert/recipe/kv_ranges.h"
 #include "convert/recipe/statistics.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
@@ -89,6 +90,10 @@ void read_choices(const TargetFlags& flags, Recipe& recipe) {
   if (is_given("--importance", !flags.importance.empty())) {
     choices.importance =
         std::make_shared<const convert::Importance>(convert::Importance::read(flags.importance));
+  }
+  if (is_given("--kv-scales", !flags.kv_scales.empty())) {
+    choices.kv_scales =
+        std::make_shared<const convert::KvRanges>(convert::KvRanges::read(flags.kv_scales));
   }
   if (is_given("--quantize-attention", flags.quantize_attention)) choices.quantize_attention = true;
   if (is_given("--gptq", flags.gptq)) choices.gptq = true;
@@ -203,6 +208,11 @@ std::vector<Flag> choice_flags(TargetFlags& flags) {
       {"--gptq", &flags.gptq,
        "int4, nvfp4, mxfp4: choose the codes of a weight column by column, so that its outputs "
        "change least (GPTQ); needs --importance with moments of inputs"},
+      {"--kv-scales",
+       &flags.kv_scales,
+       "write scales of an FP8 cache of keys and values, largest magnitude / 448, from the ranges "
+       "in this file of statistics, or in cache.safetensors of this directory",
+       {.kind = ValueKind::kPath}},
       choice(flags, "--via", "values pass through f32 (default), or bf16, as if cast first")};
 }
 

@@ -15,7 +15,7 @@ namespace ingot {
 
 /// The flags that decide how a conversion treats each tensor, as given.
 struct TargetFlags {
-  std::string recipe_file, activation_scales, importance, scales_from;
+  std::string recipe_file, activation_scales, importance, kv_scales, scales_from;
   std::map<std::string_view, std::string> options;  ///< values of recipe_options(), by name
   std::vector<std::string> rules, allow;
   bool quantize_attention = false, zero_points = false, gptq = false;

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -134,6 +135,15 @@ def expect(holds, what):
         failures.append(what)
 
 
+def write_ranges(path, n_layers):
+    """Ranges of the latent caches of so many layers, as ingot calibrate writes them."""
+    names = [f"model.layers.{layer}.self_attn.{end}" for layer in range(n_layers) for end in ("latent_amax", "rope_key_amax")]
+    header = {name: {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i, name in enumerate(names)}
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + struct.pack("<f", 3.5) * len(names))
+
+
 def try_all(work):
     def at(name):
         return os.path.join(work, name)
@@ -173,6 +183,11 @@ def try_all(work):
     run(2, "list", "roles", absent)
 
     run(0, "inspect", example)
+    write_ranges(at("ranges.safetensors"), json.load(open(example + "/config.json"))["num_hidden_layers"])
+    overlay = ("convert", example, at("overlay"), "--kv-scales", at("ranges.safetensors"), "--kv-scales-only")
+    run(0, *overlay, "--dry-run")
+    run(0, *overlay)
+    run(2, *overlay)
     run(0, "inspect", example, "--tensors")
     run(0, "inspect", example, "lm_head.weight")
     run(2, "inspect", example, "no.such.weight")
