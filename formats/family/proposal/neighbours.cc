@@ -163,8 +163,10 @@ std::string Neighbours::layers_of(const NeighbourRow& row, const ShapesByLayer& 
 }
 
 bool are_alike(const TensorRule& a, const TensorRule& b) {
+  // A gate of attention is quantized as queries are where engines join it with them.
+  const bool is_joined_alike = a.role != Role::kAttentionGate || a.fuse == b.fuse;
   return a.cut == b.cut && a.fp8_by_default == b.fp8_by_default &&
-         a.sections.size() == b.sections.size();
+         a.sections.size() == b.sections.size() && is_joined_alike;
 }
 
 }  // namespace ingot::formats

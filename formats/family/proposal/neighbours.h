@@ -69,7 +69,8 @@ class Neighbours {
   std::multimap<std::string_view, Place> places_;  // by the text behind a layer's number
 };
 
-/// True if ranks cut the tensors of both rows alike, and both or none are quantized.
+/// True if ranks cut the tensors of both rows alike, both or none are quantized, and engines join
+/// both or none of two gates of attention with queries.
 bool are_alike(const TensorRule& a, const TensorRule& b);
 
 }  // namespace ingot::formats
