@@ -54,9 +54,8 @@ constexpr GroupEncoding kFp4{.scale = fp4_scale,
 constexpr GroupEncoding kFp8{
     .scale = fp8_scale, .store = store_e8m0, .stored_bytes = 1, .code = formats::CodeKind::kE4m3};
 
-/// Exponents that a search by moments tries above the one by amax: under the last every value is
-/// zero.
-constexpr std::size_t kExponentsAbove = 5;
+/// The largest value of a group is at least 3 under scales that a search by moments tries.
+constexpr float kLeastReach = 2.51F;
 
 /// The scales of a run of E2M1 codes that lose least by moments.
 std::vector<float> scales_by_moments(const EncodeInput& in) {
@@ -75,7 +74,7 @@ std::vector<float> scales_by_moments(const EncodeInput& in) {
                         .moments = in.moments,
                         .group_cols = kGroup,
                         .scales = effective,
-                        .above = kExponentsAbove},
+                        .least_reach = kLeastReach},
                        codes);
   std::ranges::transform(codes, scales.begin(), [&](std::uint8_t code) { return effective[code]; });
   return scales;

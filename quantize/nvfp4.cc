@@ -28,9 +28,8 @@ float global_scale(float amax, const EncodeOptions& options, bool divides) {
   return std::isfinite(scale) && scale > 0 ? scale : 1.0F;
 }
 
-/// Codes that a search by moments tries above the one by amax: under the last, five octaves higher,
-/// every value is zero.
-constexpr std::size_t kCodesAbove = 40;
+/// The largest value of a block is at least 4 under scales that a search by moments tries.
+constexpr float kLeastReach = 3.51F;
 
 /// The scales of a run that lose least by moments.
 struct ByMoments {
@@ -51,7 +50,7 @@ struct ByMoments {
                           .moments = in.moments,
                           .group_cols = kNvfp4Block,
                           .scales = effective,
-                          .above = kCodesAbove},
+                          .least_reach = kLeastReach},
                          codes);
   }
   /// Gives the scales of blocks in a row as choose_nvfp4_scales() does.

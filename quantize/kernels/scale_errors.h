@@ -26,8 +26,8 @@ void e2m1_errors(const ScaledGroups& in, const float* weights, std::span<float> 
 
 /// Computes the error by moments of each group under each of several scales, in units of the
 /// square of the scale. `in.scales` has the scales of all groups one by one, then the next of each,
-/// and so on, and `in.zeros` as many or none; `errors` has as many. Columns of a group are a multiple of 16; `moments` has a block
-/// for every 16 columns of the run.
+/// and so on, and `in.zeros` as many or none; `errors` has as many. Columns of a group are a
+/// multiple of 16; `moments` has a block for every 16 columns of the run.
 ///
 /// The error of a group is the sum of those of its rows, the error of a row that of its blocks.
 /// That of a block is the sum of z^2 over the columns k of the factor U, with z the sum of r U over
@@ -44,7 +44,9 @@ struct HessianGroups {
   std::size_t group_cols = 0;               ///< 16 or 32
   /// Effective scales by their codes, ascending; not negative.
   std::span<const float> scales;
-  std::size_t above = 0;  ///< codes that are tried above the first
+  /// The least quotient of the largest value of a group by a scale that is tried, other than the
+  /// first: a larger scale would be coarser than the values are.
+  float least_reach = 0;
 };
 
 /// The least scale that is tried, as a share of the first. The largest value of a group keeps more

@@ -7,10 +7,9 @@
 // Errors by moments are computed a row per lane, so that the numbers of the factor are the same in
 // all lanes and no sum is across lanes. A search of E2M1 scales walks away from the first code, up
 // and then down, each lane around its own. An error is a sum of squares over columns, of which the
-// first need only the first columns: most candidates are left after four or eight of them. A walk
-// ends where a bound by the floor of the moments (block_moments.h) is above the least error for all
-// that follow: up, values that round to zero keep doing so, and are lost as a whole; down, more and
-// more is cut off from values above the largest code.
+// first need only the first columns: most candidates are left after four or eight of them. The walk
+// down ends where a bound by the floor of the moments (block_moments.h) is above the least error
+// for all that follow, since more and more is cut off from values above the largest code.
 
 #include <algorithm>
 #include <array>
@@ -288,25 +287,28 @@ class HessianWalk {
       : in_(in), blocks_(blocks), first_(hn::LoadU(kInts, first_codes)) {
     best_ = first_;
     first_scale_ = hn::GatherIndex(kFloats, in.scales.data(), first_);
+    Floats largest = hn::Zero(kFloats);
     for (std::size_t b = 0; b < kBlocks; ++b) {
       x_[b].read(in.values, row, col + b * kMomentBlock);
       for (std::size_t i = 0; i < kMomentBlock; ++i) {
-        sizes_[b].set_column(i, hn::Abs(hn::Div(x_[b].column(i), first_scale_)));
+        const Floats size = hn::Abs(hn::Div(x_[b].column(i), first_scale_));
+        sizes_[b].set_column(i, size);
+        largest = hn::Max(largest, size);
       }
     }
-    error_ = hn::Set(kFloats, INFINITY);
+    most_ = hn::Set(kFloats, INFINITY);
+    error_ = most_;
     settled_ = hn::Lt(error_, error_);
     consider(first_, false);
     // Nothing is less, and the first wins ties.
     settled_ = hn::Eq(error_, hn::Zero(kFloats));
+    most_ = hn::Div(largest, hn::Set(kFloats, in.least_reach));
   }
 
   /// Tries the others.
   HWY_INLINE void walk() {
     if (hn::AllTrue(kFloats, settled_)) return;
-    const Ints largest = hn::Set(kInts, static_cast<std::int32_t>(in_.scales.size() - 1));
-    const Ints above = hn::Set(kInts, static_cast<std::int32_t>(in_.above));
-    walk_to(hn::Min(hn::Add(first_, above), largest), 1);
+    walk_to(hn::Set(kInts, static_cast<std::int32_t>(in_.scales.size() - 1)), 1);
     walk_to(hn::Zero(kInts), -1);
   }
   [[nodiscard]] HWY_INLINE Ints best() const { return best_; }
@@ -322,11 +324,13 @@ class HessianWalk {
     for (Ints code = first_; !hn::AllTrue(kInts, hn::Eq(code, last));) {
       const Ints next = hn::Add(code, hn::Set(kInts, step));
       code = step > 0 ? hn::Min(next, last) : hn::Max(next, last);
-      if (consider(code, step < 0) || ++n_spared % kSparedPerBound != 0) continue;
-      const Floats bound = step > 0 ? bound_above() : bound_below();
-      const Floats limit = hn::Max(error_, hn::Set(kFloats, 0x1p-80F));
-      const auto at_end = hn::Or(too_small_, hn::RebindMask(kFloats, hn::Eq(code, last)));
-      if (hn::AllTrue(kFloats, hn::Or(hn::Or(settled_, at_end), hn::Gt(bound, limit)))) return;
+      if (consider(code, step < 0)) continue;
+      auto ends = hn::Or(is_out_, hn::RebindMask(kFloats, hn::Eq(code, last)));
+      if (step < 0 && ++n_spared % kSparedPerBound == 0) {
+        const Floats limit = hn::Max(error_, hn::Set(kFloats, 0x1p-80F));
+        ends = hn::Or(ends, hn::Gt(bound_below(), limit));
+      }
+      if (hn::AllTrue(kFloats, ends)) return;
     }
   }
 
@@ -335,8 +339,9 @@ class HessianWalk {
   HWY_INLINE bool consider(Ints code, bool is_below) {
     const Floats scale = hn::GatherIndex(kFloats, in_.scales.data(), code);
     ratio_ = hn::Div(scale, first_scale_);
-    too_small_ = hn::Lt(ratio_, hn::Set(kFloats, kLeastHessianShare));
-    const auto is_out = hn::Or(settled_, too_small_);
+    is_out_ = hn::Or(settled_, hn::Or(hn::Lt(ratio_, hn::Set(kFloats, kLeastHessianShare)),
+                                      hn::Gt(ratio_, most_)));
+    if (hn::AllTrue(kFloats, is_out_)) return false;
     const Floats square = hn::Mul(ratio_, ratio_);
     Floats sum = hn::Zero(kFloats), other = sum;
     for (std::size_t b = 0; b < kBlocks; ++b) {
@@ -350,38 +355,27 @@ class HessianWalk {
         error = with_four_columns(error, rests, blocks_[b], k);
         // It only grows, also as rounded.
         other = hn::Mul(hn::Add(sum, error), square);
-        if (hn::AllTrue(kFloats, hn::Or(is_out, hn::Gt(other, error_)))) return false;
+        if (hn::AllTrue(kFloats, hn::Or(is_out_, hn::Gt(other, error_)))) return false;
       }
       sum = hn::Add(sum, error);
     }
     const auto wins_tie =
         hn::And(hn::Eq(other, error_), hn::RebindMask(kFloats, hn::Ne(best_, first_)));
     const auto less = hn::Lt(other, error_);
-    const auto wins = hn::AndNot(is_out, is_below ? hn::Or(less, wins_tie) : less);
+    const auto wins = hn::AndNot(is_out_, is_below ? hn::Or(less, wins_tie) : less);
     error_ = hn::IfThenElse(wins, other, error_);
     best_ = hn::IfThenElse(hn::RebindMask(kInts, wins), code, best_);
     return true;
   }
 
-  /// A bound of the errors under all scales from the one at hand on: values that are zero under it.
-  [[nodiscard]] HWY_INLINE Floats bound_above() const {
-    const Floats most = hn::Mul(hn::Set(kFloats, 0.25F), ratio_);
-    return bound_of([most](Floats size)
-                        HWY_ATTR { return hn::IfThenElseZero(hn::Le(size, most), size); });
-  }
   /// A bound of the errors under all scales up to the one at hand: the parts of values that it cuts
   /// off.
   [[nodiscard]] HWY_INLINE Floats bound_below() const {
     const Floats most = hn::Mul(hn::Set(kFloats, 6.0F), ratio_);
-    return bound_of([most](Floats size)
-                        HWY_ATTR { return hn::Max(hn::Sub(size, most), hn::Zero(kFloats)); });
-  }
-  template <typename Lost>
-  [[nodiscard]] HWY_INLINE Floats bound_of(const Lost& lost) const {
     Floats bound = hn::Zero(kFloats);
     for (std::size_t b = 0; b < kBlocks; ++b) {
       for (std::size_t i = 0; i < kMomentBlock; ++i) {
-        const Floats part = lost(sizes_[b].column(i));
+        const Floats part = hn::Max(hn::Sub(sizes_[b].column(i), most), hn::Zero(kFloats));
         bound = hn::Add(bound, hn::Mul(hn::Mul(part, part), hn::Set(kFloats, blocks_[b].floor[i])));
       }
     }
@@ -395,7 +389,8 @@ class HessianWalk {
   Ints first_, best_;
   Floats first_scale_, error_;
   Floats ratio_;  ///< of the scale at hand to the first
-  hn::Mask<decltype(kFloats)> settled_, too_small_;
+  Floats most_;   ///< the largest ratio that is tried
+  hn::Mask<decltype(kFloats)> settled_, is_out_;
 };
 
 template <std::size_t kBlocks>
@@ -545,11 +540,14 @@ std::uint8_t hessian_code(const HessianGroups& in, std::span<const float> values
     const float ratio = in.scales[code] / in.scales[first];
     return row_error(values, in.scales[code], moments, E2m1()) * (ratio * ratio);
   };
-  const std::size_t last = std::min(first + in.above, in.scales.size() - 1);
+  float amax = 0;
+  for (const float value : values) amax = std::max(amax, std::fabs(value));
+  const float most = amax / in.scales[first] / in.least_reach;
   std::size_t best = first;
   float least = error(first);
-  for (std::size_t code = 0; code <= last; ++code) {
-    if (in.scales[code] / in.scales[first] < kLeastHessianShare) continue;
+  for (std::size_t code = 0; code < in.scales.size(); ++code) {
+    const float ratio = in.scales[code] / in.scales[first];
+    if (ratio < kLeastHessianShare || ratio > most) continue;
     const float other = error(code);
     if (!(other < least)) continue;
     least = other;

@@ -404,8 +404,9 @@ TEST(ErrorFeedback, TakesScalesOfASearchByMoments) {
     // The first group of a row is not changed yet: its scale is that of the search by itself.
     EncodeOptions options;
     options.search = ScaleSearch::kHessian;
-    const Coded plain =
-        encode(form.id, matrix, {.options = options, .block = form.block, .moments = blocks});
+    const Coded plain = encode(
+        form.id, matrix,
+        {.options = options, .block = form.block, .moments = blocks, .has_zeros = form.has_zeros});
     for (std::size_t r = 0; r < matrix.rows; ++r) {
       EXPECT_EQ(first.effective[r * first.scale_cols], plain.effective[r * plain.scale_cols]);
     }

@@ -89,9 +89,13 @@ struct Judge {
   }
 };
 
-// Scales under which the largest value of a group keeps more than a third of itself.
+// Scales under which the largest value of a group keeps more than this part of itself, and has at
+// least the code of this number.
+struct Reach {
+  float kept, code;
+};
 std::vector<std::vector<float>> scales_of_groups(const Matrix& matrix, std::size_t group_cols,
-                                                 const std::vector<float>& scales) {
+                                                 const std::vector<float>& scales, Reach reach) {
   std::vector<std::vector<float>> result;
   for (std::size_t first = 0; first < matrix.values.size(); first += group_cols) {
     float amax = 0;
@@ -99,7 +103,7 @@ std::vector<std::vector<float>> scales_of_groups(const Matrix& matrix, std::size
       amax = std::max(amax, std::fabs(matrix.values[i]));
     std::vector<float>& some = result.emplace_back();
     for (const float scale : scales) {
-      if (6 * scale > 0.35F * amax) some.push_back(scale);
+      if (6 * scale > reach.kept * amax && amax > reach.code * scale) some.push_back(scale);
     }
   }
   return result;
@@ -143,7 +147,8 @@ TEST(HessianSearch, NoScaleOfNvfp4IsBetter) {
             .options = kByHessian, .divides = divides, .moments = some_moments(96, tokens, 5)};
         const Coded coded = encode(SchemeId::kNvfp4, matrix, setup);
         const Judge judge{matrix, setup.moments, 1, 16};
-        expect_none_better(coded, judge, scales_of_groups(matrix, 16, nvfp4_scales(coded)));
+        expect_none_better(coded, judge,
+                           scales_of_groups(matrix, 16, nvfp4_scales(coded), {0.35F, 3.52F}));
         if (HasFailure()) return;
       }
     }
@@ -160,7 +165,7 @@ TEST(HessianSearch, NoExponentOfMxfp4IsBetter) {
       for (int exponent = -40; exponent < 20; ++exponent)
         scales.push_back(std::ldexp(1.0F, exponent));
       expect_none_better(coded, {matrix, setup.moments, 1, 32},
-                         scales_of_groups(matrix, 32, scales));
+                         scales_of_groups(matrix, 32, scales, {0.45F, 2.52F}));
       if (HasFailure()) return;
     }
   }
@@ -360,7 +365,7 @@ TEST(HessianSearch, EveryTargetGivesTheTwinsCodes) {
                                .moments = blocks,
                                .group_cols = group_cols,
                                .scales = scales,
-                               .above = 40};
+                               .least_reach = group_cols == 16 ? 3.51F : 2.51F};
         std::vector<std::uint8_t> first(kRows * kCols / group_cols);
         for (std::size_t i = 0; i < first.size(); ++i) {
           const float* values = awkward.matrix.values.data() + i * group_cols;

@@ -165,11 +165,32 @@ TinyTensor block_moments(const std::string& module, const std::vector<float>& va
 
 class OutputByMoments : public WeightedOutput {
  protected:
+  // A directory, in which moments have a file of their own.
+  std::shared_ptr<const Importance> write_directory(const std::vector<TinyTensor>& tensors) {
+    std::map<std::string, std::vector<TinyTensor>> files;
+    for (const TinyTensor& tensor : tensors) {
+      const bool is_block = tensor.name.ends_with(formats::kInputBlockMoments);
+      files[std::string(is_block ? formats::kBlocksName : formats::kInputsName)].push_back(tensor);
+    }
+    const std::filesystem::path path = directory_ / fmt::format("stats{}", ++n_directories_);
+    std::filesystem::create_directory(path);
+    formats::CalibrationRecord record{.tool_version = "0", .documents = 1, .tokens = 1};
+    for (const auto& [name, some] : files) {
+      const std::string bytes = safetensors_bytes(some);
+      write_bytes(path / name, bytes);
+      TensorHasher hasher;
+      hasher.update(std::as_bytes(std::span(bytes)));
+      record.files.push_back({.name = name, .n_bytes = bytes.size(), .hash = hasher.finish()});
+    }
+    write_bytes(path / std::string(formats::kCalibrationName), formats::calibration_text(record));
+    return std::make_shared<const Importance>(Importance::read(path));
+  }
   Conversion by_moments(const std::string& output, const std::vector<TinyTensor>& tensors) {
-    Conversion made = conversion(output, write(tensors));
+    Conversion made = conversion(output, write_directory(tensors));
     made.recipe.choices.search = quantize::ScaleSearch::kHessian;
     return made;
   }
+  int n_directories_ = 0;
 };
 
 TEST_F(WeightedOutput, WeighsEveryColumnByItself) {
@@ -262,7 +283,8 @@ TEST_F(OutputByMoments, FallsBackToMeanSquaresThenToMse) {
                                            mean_squares("unknown", random_importance(kShort, 6))};
   auto run = by_moments("out", tensors);
   run.run();
-  auto weighted = conversion("weighted", write(tensors)), plain = conversion("plain", nullptr);
+  auto weighted = conversion("weighted", write_directory(tensors)),
+       plain = conversion("plain", nullptr);
   weighted.run();
   auto by_wide = by_moments("wide", {tensors[0]});
   by_wide.run();
