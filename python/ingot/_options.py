@@ -63,6 +63,8 @@ class InspectOptions(TypedDict, total=False):
         calibrate writes, when scales are searched
     gptq: int4, nvfp4, mxfp4: choose the codes of a weight column by column, so that its outputs change least
         (GPTQ); needs --importance with moments of inputs
+    kv_scales: write scales of an FP8 cache of keys and values, largest magnitude / 448, from the ranges in this
+        file of statistics, or in cache.safetensors of this directory
     via: values pass through f32 (default), or bf16, as if cast first
     tp: tensor parallelism
     ep: expert parallelism
@@ -101,6 +103,7 @@ class InspectOptions(TypedDict, total=False):
     zero_points: bool
     importance: Path
     gptq: bool
+    kv_scales: Path
     via: str | int | float
     tp: int
     ep: int
@@ -243,6 +246,8 @@ class ConvertOptions(TypedDict, total=False):
         calibrate writes, when scales are searched
     gptq: int4, nvfp4, mxfp4: choose the codes of a weight column by column, so that its outputs change least
         (GPTQ); needs --importance with moments of inputs
+    kv_scales: write scales of an FP8 cache of keys and values, largest magnitude / 448, from the ranges in this
+        file of statistics, or in cache.safetensors of this directory
     via: values pass through f32 (default), or bf16, as if cast first
     experts: routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor per expert and
         projection); default: as loaders of the target read them
@@ -276,6 +281,8 @@ class ConvertOptions(TypedDict, total=False):
     explain: print the rule that applies to TENSOR, and the result
     part: write only the files of part I of N, I from 0; all parts share the output's directory, and publish
         nothing; join: publish their output (ingot join)
+    kv_scales_only: write only the scales of --kv-scales, and the index and config that name them, to be put
+        into the folder of the model
     verify: compare with the source before anything is published: structure, weights, layers, greedy, draft, or
         all; below a gate nothing is published, and the exit code is 1
     lossless_only: publish only an output that holds every value of the source exactly; else name the first
@@ -322,6 +329,7 @@ class ConvertOptions(TypedDict, total=False):
     zero_points: bool
     importance: Path
     gptq: bool
+    kv_scales: Path
     via: str | int | float
     experts: str | int | float
     layers: str | int | float
@@ -345,6 +353,7 @@ class ConvertOptions(TypedDict, total=False):
     links: Literal["yes", "no"]
     explain: str | int | float
     part: str | int | float
+    kv_scales_only: bool
     verify: str | int | float
     lossless_only: bool
     no_verify: bool

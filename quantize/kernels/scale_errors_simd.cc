@@ -388,7 +388,7 @@ class HessianWalk {
   Strip sizes_[kBlocks];  ///< magnitudes in units of the first scale
   Ints first_, best_;
   Floats first_scale_, error_;
-  Floats ratio_;  ///< of the scale at hand to the first
+  Floats ratio_;  ///< ratio of the scale at hand to the first
   Floats most_;   ///< the largest ratio that is tried
   hn::Mask<decltype(kFloats)> settled_, is_out_;
 };
