@@ -3,9 +3,9 @@
 // The floor is lambda x the diagonal. A bound by it ends a search where what all scales that follow
 // cut off is too much. lambda is the largest number of a short list for which S - lambda x diagonal
 // has a factor. FP32 moves an error of 16 x 16 products by less than 2^-12 of it where lambda is at
-// least 2^-8: sums of at most 17 roundings lose at most 17 x 2^-24 x the norm of |U|^T |d|, which by
-// Cauchy and Schwarz is at most 4 / sqrt(lambda) x that of U^T d. The floor is lower than lambda x
-// diagonal by 2^-10, which leaves room for that.
+// least 2^-8: sums of at most 17 roundings lose at most 17 x 2^-24 x the norm of |U|^T |d|, which
+// by Cauchy and Schwarz is at most 4 / sqrt(lambda) x that of U^T d. The floor is lower than lambda
+// x diagonal by 2^-10, which leaves room for that.
 
 #include "quantize/block_moments.h"
 

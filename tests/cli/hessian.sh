@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Scales by the moments of inputs (--search hessian): each scheme is verified, threads and parts change no byte, and a
+# Scales by the moments of inputs (--search hessian): each scheme is verified, another number of threads changes no byte, and a
 # search without moments says what it lacks.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2
@@ -10,13 +10,19 @@ printf 'There was once a small fox, and his name was Sam. One day he found a kit
 "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/squares.safetensors" --progress never \
   >/dev/null 2>&1 || fail "mean squares only"
 
-for to in nvfp4 mxfp4 int4 int8 fp8; do
-  expect 0 "PASS" "$ingot" convert "$example" "$work/$to" --to "$to" --search hessian --importance "$work/stats" \
+for options in nvfp4 mxfp4 int4 int8 "fp8-channel --fp8-grid amax"; do
+  to=${options%% *}
+  # shellcheck disable=SC2086  # words of options
+  expect 0 "PASS" "$ingot" convert "$example" "$work/$to" --to $options --search hessian --importance "$work/stats" \
     --verify structure,weights --progress never
   grep -q "of them by moments" "$work/stderr" "$work/stdout" || fail "$to: the report does not say what is by moments"
   grep -q '"search": "hessian"' "$work/$to/ingot.json" || fail "$to: the manifest does not say the search"
-  "$ingot" convert "$example" "$work/mse" --to "$to" --progress never >/dev/null 2>&1 || fail "$to by mse"
-  cat "$work/$to"/*.safetensors | cmp -s - <(cat "$work"/mse/*.safetensors) && fail "$to: moments change nothing"
+  # shellcheck disable=SC2086
+  "$ingot" convert "$example" "$work/mse" --to $options --progress never >/dev/null 2>&1 || fail "$to by mse"
+  # A row with one scale holds the codes of this source, so that nothing is left to choose.
+  if [ "$to" != fp8-channel ] && cat "$work/$to"/*.safetensors | cmp -s - <(cat "$work"/mse/*.safetensors); then
+    fail "$to: moments change nothing"
+  fi
   rm -r "$work/mse"
 done
 "$ingot" convert "$example" "$work/one" --to nvfp4 --search hessian --importance "$work/stats" --threads 1 \
