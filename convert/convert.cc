@@ -13,6 +13,7 @@
 #include "convert/plan/repair.h"
 #include "convert/recipe/default_recipes.h"
 #include "convert/recipe/engine_choice.h"
+#include "convert/recipe/kv_ranges.h"
 #include "formats/base/stop_scope.h"
 #include "formats/checkpoint/stored_facts.h"
 #include "formats/config/nested_config.h"
@@ -133,6 +134,7 @@ Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& optio
   };
   warn_of(plan.recipe.choices.activation_scales, "--activation-scales");
   warn_of(plan.recipe.choices.importance, "--importance");
+  warn_of(plan.recipe.choices.kv_scales, "--kv-scales");
   // Decide: scheme and storage of every tensor, for the shapes of all else follow from them. An
   // option is idle only when every decision has gone without it.
   refuse_unknown(plan);

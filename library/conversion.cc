@@ -166,14 +166,19 @@ ConversionRequest read_conversion(ConvertOptions& options, JobOptions& job) {
 convert::CacheOverlay write_kv_overlay(const ConvertOptions& options, const JobOptions& job,
                                        bool is_dry_run) {
   const convert::Recipe recipe = make_recipe(options.target);
-  convert::require_apart(
-      {.folders = {options.input}, .files = {recipe.choices.kv_scales->file().path}}, job.output);
+  convert::JobInputs inputs{.folders = {options.input}};
+  for (const convert::StampedFile& file : recipe.choices.kv_scales->files())
+    inputs.files.push_back(file.path);
+  convert::require_apart(inputs, job.output);
   const Checkpoint source = Checkpoint::open(formats::checkpoint_directory(options.input),
                                              {.family = options.named_family(),
                                               .allow_unknown = &recipe.allow.unknown_tensor,
                                               .threads = threads_of(job.execute.threads)});
+  require_own_statistics(recipe.choices, source);
   convert::CacheOverlay overlay =
       convert::cache_overlay(source, *recipe.choices.kv_scales, recipe.choices.dialect);
+  if (auto warning = recipe.choices.kv_scales->warning("--kv-scales"))
+    overlay.warnings.push_back(std::move(*warning));
   if (!is_dry_run) convert::write_overlay(overlay, job.output, job.execute.force);
   return overlay;
 }

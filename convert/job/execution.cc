@@ -52,7 +52,7 @@ Execution::Execution(const Plan& plan, const Claim& claim, const ExecuteOptions&
   };
   add_files(choices.activation_scales);
   add_files(choices.importance);
-  if (choices.kv_scales) stamps_.add(choices.kv_scales->file());
+  add_files(choices.kv_scales);
 }
 
 ExecuteReport Execution::publish_again() {

@@ -157,7 +157,7 @@ JobInputs inputs_of(const Plan& plan) {
   };
   add_files(choices.activation_scales);
   add_files(choices.importance);
-  if (choices.kv_scales) inputs.files.push_back(choices.kv_scales->file().path);
+  add_files(choices.kv_scales);
   return inputs;
 }
 

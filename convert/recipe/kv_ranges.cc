@@ -3,20 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <span>
 #include <string_view>
 
 #include <fmt/format.h>
 
-#include "check/stored_hashes.h"
-#include "formats/base/fd.h"
 #include "formats/checkpoint/stored_caches.h"
-#include "formats/container/safetensors.h"
 
 namespace ingot::convert {
 namespace {
 
-constexpr const char* kRangesFile = "cache.safetensors";
 constexpr float kLargestE4m3 = 448.0F;
 
 struct KvStatistic {
@@ -24,24 +19,8 @@ struct KvStatistic {
   bool is_latent, is_of_keys;
 };
 constexpr std::array kKvStatistics = {
-    KvStatistic{".k_amax", false, true}, KvStatistic{".v_amax", false, false},
-    KvStatistic{".rope_key_amax", true, true}, KvStatistic{".latent_amax", true, false}};
-
-/// The largest of the values; throws kCorrupt for those that are no magnitudes.
-float largest_in(const Fd& file, const formats::StoredTensor& tensor) {
-  if (tensor.dtype != formats::DType::kF32 || tensor.shape.size() > 1 || tensor.n_bytes == 0) {
-    throw Error(ErrorCode::kCorrupt, "is {} {}, must be F32 with a magnitude per head",
-                formats::dtype_name(tensor.dtype), formats::shape_text(tensor.shape))
-        .in_tensor(tensor.name);
-  }
-  std::vector<float> values(tensor.n_bytes / sizeof(float));
-  file.read_exact(std::as_writable_bytes(std::span(values)), tensor.offset);
-  for (const float value : values) {
-    if (value >= 0 && std::isfinite(value)) continue;
-    throw Error(ErrorCode::kCorrupt, "has a largest magnitude of {}", value).in_tensor(tensor.name);
-  }
-  return *std::ranges::max_element(values);
-}
+    KvStatistic{formats::kKeyAmax, false, true}, KvStatistic{formats::kValueAmax, false, false},
+    KvStatistic{formats::kRopeKeyAmax, true, true}, KvStatistic{formats::kLatentAmax, true, false}};
 
 /// The multiplier under which the largest value becomes the largest code.
 float kv_scale_of(float amax) {
@@ -53,46 +32,32 @@ float kv_scale_of(float amax) {
 
 KvRanges KvRanges::read(const std::filesystem::path& path) {
   KvRanges read;
-  const std::filesystem::path name =
-      std::filesystem::is_directory(path) ? path / kRangesFile : path;
-  const Fd file = Fd::open_for_reading(name);
-  read.file_ = {file.path(), file.stamp()};
+  read.open(path);
   ErrorList errors;
-  for (const formats::StoredTensor& tensor : formats::read_safetensors_header(file).tensors) {
-    try {
-      const auto row = std::ranges::find_if(kKvStatistics, [&](const KvStatistic& statistic) {
-        return tensor.name.size() > statistic.ending.size() &&
-               tensor.name.ends_with(statistic.ending);
-      });
-      if (row == kKvStatistics.end()) {
-        throw Error(ErrorCode::kCorrupt,
-                    "is no range of keys and values (A.k_amax and A.v_amax, or A.latent_amax and "
-                    "A.rope_key_amax)")
-            .in_tensor(tensor.name);
+  for (const KvStatistic& statistic : kKvStatistics) {
+    read.file().for_each(statistic.ending, [&](const std::string& module, const auto& tensor) {
+      Range& range = read.ranges_[module];
+      range.is_latent = range.is_latent || statistic.is_latent;
+      float& largest = statistic.is_of_keys ? range.keys : range.values;
+      (statistic.is_of_keys ? range.has_keys : range.has_values) = true;
+      for (const float value : read.file().values(tensor)) {
+        if (!(value >= 0) || !std::isfinite(value))
+          errors.add(ErrorCode::kCorrupt, module, "has a largest magnitude of {} ({})", value,
+                     statistic.ending.substr(1));
+        largest = std::max(largest, value);
       }
-      Range& range = read.ranges_[tensor.name.substr(0, tensor.name.size() - row->ending.size())];
-      range.is_latent = range.is_latent || row->is_latent;
-      (row->is_of_keys ? range.keys : range.values) = largest_in(file, tensor);
-      (row->is_of_keys ? range.has_keys : range.has_values) = true;
-    } catch (const Error& error) {
-      errors.add(error);
-    }
+    });
   }
   for (const auto& [module, range] : read.ranges_) {
     // Latent attention without positions has no rotated keys.
     if (range.has_values && (range.has_keys || range.is_latent)) continue;
     errors.add(ErrorCode::kCorrupt, module,
-               "has only half of its ranges (k_amax and v_amax, or "
-               "latent_amax and rope_key_amax)");
+               "has only half of its ranges (k_amax and v_amax, or latent_amax and "
+               "rope_key_amax)");
   }
-  if (read.ranges_.empty() && errors.empty())
+  if (read.ranges_.empty())
     errors.add(Error(ErrorCode::kCorrupt, "has no ranges of keys and values"));
-  try {
-    errors.throw_if_any();
-  } catch (Error& error) {
-    throw error.in_file(file.path());
-  }
-  read.hash_ = check::hash_file(file.path());
+  read.throw_if_any(errors);
   return read;
 }
 

@@ -5,26 +5,20 @@
 #include <string>
 #include <vector>
 
-#include "convert/recipe/source_stamps.h"
-#include "formats/base/hash.h"
+#include "convert/recipe/statistics.h"
 #include "formats/cache_views.h"
 #include "formats/checkpoint/checkpoint.h"
 
 namespace ingot::convert {
 
-/// Ranges of what enters the caches of keys and values, by attention module `A`, from a file of
-/// statistics: `A.k_amax` and `A.v_amax`, F32 with a largest magnitude per head; of latent
-/// attention `A.latent_amax` and, where keys are rotated, `A.rope_key_amax`, one F32 each.
-class KvRanges {
+/// Ranges of what enters the caches of keys and values, by attention module `A`: `A.k_amax` and
+/// `A.v_amax` per head; of latent attention `A.latent_amax` and, where keys are rotated,
+/// `A.rope_key_amax`.
+class KvRanges : public Statistics {
  public:
-  /// Reads a file, or `cache.safetensors` of a directory of statistics. Throws kCorrupt, collected,
-  /// for other names, dtypes and shapes, values that are not finite or below zero, half of a pair,
-  /// and a file without ranges; also throws as read_safetensors_header does.
+  /// Throws kCorrupt, collected, for faults that open() refuses, values that are not finite or
+  /// below zero, half of a pair, and statistics without such ranges.
   static KvRanges read(const std::filesystem::path& path);
-
-  /// The hash of the file, for the record.
-  [[nodiscard]] const Hash128& hash() const { return hash_; }
-  [[nodiscard]] const StampedFile& file() const { return file_; }
 
   /// The scales of a model's caches: the largest magnitude / 448 in FP32, over all heads; for
   /// latent attention one for both, over latent and rotated key; 1 for a range of only 0. Throws,
@@ -40,8 +34,6 @@ class KvRanges {
     bool has_keys = false, has_values = false, is_latent = false;
   };
 
-  StampedFile file_;
-  Hash128 hash_;
   std::map<std::string, Range, std::less<>> ranges_;
 };
 

@@ -115,6 +115,7 @@ void require_own_statistics(const convert::Choices& choices, const formats::Chec
   if (choices.activation_scales)
     choices.activation_scales->require_made_from(source, "--activation-scales");
   if (choices.importance) choices.importance->require_made_from(source, "--importance");
+  if (choices.kv_scales) choices.kv_scales->require_made_from(source, "--kv-scales");
 }
 
 Recipe make_recipe(const TargetFlags& flags) {
@@ -211,7 +212,8 @@ std::vector<Flag> choice_flags(TargetFlags& flags) {
       {"--kv-scales",
        &flags.kv_scales,
        "write scales of an FP8 cache of keys and values, largest magnitude / 448, from the ranges "
-       "in this file of statistics, or in cache.safetensors of this directory",
+       "in "
+       "this directory of ingot calibrate, or in its cache.safetensors",
        {.kind = ValueKind::kPath}},
       choice(flags, "--via", "values pass through f32 (default), or bf16, as if cast first")};
 }

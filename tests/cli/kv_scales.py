@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""convert --kv-scales writes scales of a cache from ranges of keys and values, in every form of output; --kv-scales-only
-an overlay; generate --kv-cache fp8-static uses them. kv_scales.py INGOT"""
+"""convert --kv-scales writes scales of a cache from ranges of keys and values, in every form of output, and
+--kv-scales-only an overlay. kv_scales.py INGOT"""
 import json
 import os
 import shutil
@@ -142,7 +142,7 @@ with tempfile.TemporaryDirectory() as work:
     write_ranges("nan.safetensors", {**ranges, layers[0] + ".latent_amax": [float("nan")]})
     run("convert", "mla", "no", "--kv-scales", "nan.safetensors", fails="magnitude of nan")
     write_ranges("none.safetensors", {"model.layers.0.self_attn.o_proj.input_amax": [1.0]})
-    run("convert", "mla", "no", "--kv-scales", "none.safetensors", fails="is no range of keys and values")
+    run("convert", "mla", "no", "--kv-scales", "none.safetensors", fails="has no ranges of keys and values")
 
     # An overlay next to the weights is the model with scales.
     run("convert", "gqa", "over", "--kv-scales", "gqa.safetensors", "--kv-scales-only")
