@@ -30,7 +30,7 @@ for to in nvfp4 mxfp4 "int4 --group-size 32"; do
   read -r mean largest n worst < <(python3 "$here/gptq_traces.py" "$work/source-f32" "$work/$form-plain-f32" "$work/$form-f32" "$stats")
   echo "$form: trace $mean of that without, at most $largest ($worst), $n tensors"
   [ "$n" -ge 100 ] || fail "$form: only $n tensors differ"
-  awk "BEGIN { exit !($mean < 0.9 && $largest < 1.1) }" || fail "$form: GPTQ loses $mean of plain rounding, at most $largest"
+  awk "BEGIN { exit !($mean < 0.7 && $largest < 1.02) }" || fail "$form: GPTQ loses $mean of plain rounding, at most $largest"
 done
 
 # The same bytes for any threads, memory, parts and slices.

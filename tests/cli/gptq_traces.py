@@ -1,7 +1,7 @@
 """gptq_traces.py SOURCE PLAIN CARRIED STATS: three checkpoints in F32, and the directory of a calibration. Prints the
 trace of error x moments x error' of CARRIED over that of PLAIN: the geometric mean over weights, the largest, and how
 many weights differ; for weights whose input moments STATS has, with those of modules with the same input under the
-first one's name. Others must be the same in both."""
+first one's name. Others that all have in F32 must be the same."""
 import json
 import pathlib
 import sys
@@ -30,7 +30,8 @@ def trace(error, name):
 
 
 ratios = {}
-for name, values in source.items():
+for name in sorted(source.keys() & plain.keys() & carried.keys()):
+    values = source[name]
     before, after = plain[name] - values, carried[name] - values
     if np.array_equal(before, after):
         continue
