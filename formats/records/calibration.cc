@@ -241,7 +241,8 @@ CalibrationStatistics CalibrationStatistics::open(const std::filesystem::path& p
   if (!std::filesystem::is_directory(path)) {
     Fd file = Fd::open_for_reading(path);
     statistics.hash_ = hash_of(file);
-    statistics.add_file(std::move(file), kInputsName, std::nullopt);
+    const bool is_cache = path.filename() == kCacheName;
+    statistics.add_file(std::move(file), is_cache ? kCacheName : kInputsName, std::nullopt);
     return statistics;
   }
   const Fd record = Fd::open_for_reading(path / kCalibrationName);

@@ -183,8 +183,8 @@ def try_all(work):
     run(2, "list", "roles", absent)
 
     run(0, "inspect", example)
-    write_ranges(at("ranges.safetensors"), json.load(open(example + "/config.json"))["num_hidden_layers"])
-    overlay = ("convert", example, at("overlay"), "--kv-scales", at("ranges.safetensors"), "--kv-scales-only")
+    write_ranges(at("cache.safetensors"), json.load(open(example + "/config.json"))["num_hidden_layers"])
+    overlay = ("convert", example, at("overlay"), "--kv-scales", at("cache.safetensors"), "--kv-scales-only")
     run(0, *overlay, "--dry-run")
     run(0, *overlay)
     run(2, *overlay)

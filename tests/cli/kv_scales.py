@@ -52,6 +52,7 @@ def write_ranges(path, ranges):
         blob += data
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text + blob)
 
@@ -82,12 +83,12 @@ with tempfile.TemporaryDirectory() as work:
     for layer, (keys, values) in enumerate([(14, 3.5), (20.5, 0.75)]):
         ranges[layers[layer] + ".k_amax"] = [keys / 2] * (heads - 1) + [keys]
         ranges[layers[layer] + ".v_amax"] = [values] + [values / 4] * (heads - 1)
-    write_ranges("gqa.safetensors", ranges)
+    write_ranges("gqa.ranges/cache.safetensors", ranges)
     plain = {layers[0] + ".k_scale": bits(14), layers[0] + ".v_scale": bits(3.5),
              layers[1] + ".k_scale": bits(20.5), layers[1] + ".v_scale": bits(0.75)}
     long = {name.replace(".k_scale", ".k_proj.k_scale").replace(".v_scale", ".v_proj.v_scale"): value
             for name, value in plain.items()}
-    run("convert", "gqa", "copy", "--kv-scales", "gqa.safetensors")
+    run("convert", "gqa", "copy", "--kv-scales", "gqa.ranges/cache.safetensors")
     require_scales("copy", plain)
     scheme = config_of("copy")["kv_cache_scheme"]
     assert (scheme["num_bits"], scheme["type"], scheme["strategy"], scheme["dynamic"]) == (8, "float", "tensor", False)
@@ -95,10 +96,10 @@ with tempfile.TemporaryDirectory() as work:
     run("verify", "gqa", "copy", "--levels", "structure,weights")
     run("check", "copy")
     run("check", "gqa", "--source-of", "copy")
-    run("convert", "gqa", "int8", "--to", "int8", "--kv-scales", "gqa.safetensors", "--verify", "structure,weights")
+    run("convert", "gqa", "int8", "--to", "int8", "--kv-scales", "gqa.ranges/cache.safetensors", "--verify", "structure,weights")
     require_scales("int8", plain)
     run("convert", "gqa", "opt", "--to", "fp8-tensor", "--dialect", "modelopt", "--activations", "static",
-        "--input-scale", 1, "--kv-scales", "gqa.safetensors", "--verify", "structure,weights")
+        "--input-scale", 1, "--kv-scales", "gqa.ranges/cache.safetensors", "--verify", "structure,weights")
     require_scales("opt", long)
     assert config_of("opt")["kv_cache_scheme"] == {"dynamic": False, "num_bits": 8, "type": "float"}
     described = json.load(open("opt/hf_quant_config.json"))["quantization"]
@@ -107,12 +108,12 @@ with tempfile.TemporaryDirectory() as work:
     # Another conversion takes them along; they are made anew where asked for.
     run("convert", "opt", "again", "--to", "int8", "--verify", "structure,weights")
     require_scales("again", plain)
-    write_ranges("other.safetensors", {name: [2 * value for value in values] for name, values in ranges.items()})
-    run("convert", "opt", "anew", "--to", "int8", "--kv-scales", "other.safetensors", "--verify", "structure,weights")
+    write_ranges("other.ranges/cache.safetensors", {name: [2 * value for value in values] for name, values in ranges.items()})
+    run("convert", "opt", "anew", "--to", "int8", "--kv-scales", "other.ranges/cache.safetensors", "--verify", "structure,weights")
     assert scales_of("anew")[layers[0] + ".k_scale"][2] == bits(28)
 
     # Every rank has them, and slices merge to what an unsliced conversion writes.
-    run("convert", "gqa", "ranks", "--to", "int8", "--tp", 2, "--kv-scales", "gqa.safetensors")
+    run("convert", "gqa", "ranks", "--to", "int8", "--tp", 2, "--kv-scales", "gqa.ranges/cache.safetensors")
     for rank in sorted(name for name in os.listdir("ranks") if name.startswith("rank-")):
         require_scales(f"ranks/{rank}", plain)
     run("check", "ranks")
@@ -125,27 +126,27 @@ with tempfile.TemporaryDirectory() as work:
     for layer, (latent, rope) in enumerate([(3, 14), (20.5, 1), (0.75, 0.5)]):
         ranges[layers[layer] + ".latent_amax"] = [latent]
         ranges[layers[layer] + ".rope_key_amax"] = [rope]
-    write_ranges("mla.safetensors", ranges)
+    write_ranges("mla.ranges/cache.safetensors", ranges)
     one = {}
     for layer, amax in enumerate([14, 20.5, 0.75]):
         one[layers[layer] + ".k_proj.k_scale"] = one[layers[layer] + ".v_proj.v_scale"] = bits(amax)
-    run("convert", "mla", "latent", "--to", "int8", "--kv-scales", "mla.safetensors", "--verify", "structure,weights")
+    run("convert", "mla", "latent", "--to", "int8", "--kv-scales", "mla.ranges/cache.safetensors", "--verify", "structure,weights")
     require_scales("latent", one)
-    text = run("convert", "mla", "fp8", "--kv-scales", "mla.safetensors")
+    text = run("convert", "mla", "fp8", "--kv-scales", "mla.ranges/cache.safetensors")
     assert "--kv-cache-dtype fp8" in text, text
     require_scales("fp8", one)
 
     # Ranges of another model, of a part of it, and no ranges.
-    run("convert", "gqa", "no", "--kv-scales", "mla.safetensors", fails="another kind of cache")
-    write_ranges("part.safetensors", {name: [1.0] for name in ranges if "layers.1" not in name})
-    run("convert", "mla", "no", "--kv-scales", "part.safetensors", fails="has no range of its cache")
-    write_ranges("nan.safetensors", {**ranges, layers[0] + ".latent_amax": [float("nan")]})
-    run("convert", "mla", "no", "--kv-scales", "nan.safetensors", fails="magnitude of nan")
-    write_ranges("none.safetensors", {"model.layers.0.self_attn.o_proj.input_amax": [1.0]})
-    run("convert", "mla", "no", "--kv-scales", "none.safetensors", fails="has no ranges of keys and values")
+    run("convert", "gqa", "no", "--kv-scales", "mla.ranges/cache.safetensors", fails="another kind of cache")
+    write_ranges("part.ranges/cache.safetensors", {name: [1.0] for name in ranges if "layers.1" not in name})
+    run("convert", "mla", "no", "--kv-scales", "part.ranges/cache.safetensors", fails="has no range of its cache")
+    write_ranges("nan.ranges/cache.safetensors", {**ranges, layers[0] + ".latent_amax": [float("nan")]})
+    run("convert", "mla", "no", "--kv-scales", "nan.ranges/cache.safetensors", fails="magnitude of nan")
+    write_ranges("none.ranges/cache.safetensors", {"model.layers.0.self_attn.o_proj.input_amax": [1.0]})
+    run("convert", "mla", "no", "--kv-scales", "none.ranges/cache.safetensors", fails="is none of")
 
     # An overlay next to the weights is the model with scales.
-    run("convert", "gqa", "over", "--kv-scales", "gqa.safetensors", "--kv-scales-only")
+    run("convert", "gqa", "over", "--kv-scales", "gqa.ranges/cache.safetensors", "--kv-scales-only")
     assert sorted(os.listdir("over")) == ["config.json", "model-kv-scales.safetensors", "model.safetensors.index.json"]
     require_scales("over", plain)
     shutil.copytree("gqa", "laid")
@@ -154,7 +155,7 @@ with tempfile.TemporaryDirectory() as work:
     assert tensors_of("laid") == tensors_of("copy")
     named = json.load(open("laid/model.safetensors.index.json"))["weight_map"]
     assert sorted(named) == sorted(tensors_of("laid")), named
-    run("convert", "laid", "twice", "--kv-scales", "gqa.safetensors", "--kv-scales-only", fails="stores scales of its cache")
-    run("convert", "gqa", "over", "--kv-scales", "gqa.safetensors", "--kv-scales-only", fails="is there already")
+    run("convert", "laid", "twice", "--kv-scales", "gqa.ranges/cache.safetensors", "--kv-scales-only", fails="stores scales of its cache")
+    run("convert", "gqa", "over", "--kv-scales", "gqa.ranges/cache.safetensors", "--kv-scales-only", fails="is there already")
     run("convert", "gqa", "over", "--kv-scales-only", fails="--kv-scales")
 print("kv_scales: ok")
