@@ -64,7 +64,7 @@ class InspectOptions(TypedDict, total=False):
     gptq: int4, nvfp4, mxfp4: choose the codes of a weight column by column, so that its outputs change least
         (GPTQ); needs --importance with moments of inputs
     kv_scales: write scales of an FP8 cache of keys and values, largest magnitude / 448, from the ranges in this
-        file of statistics, or in cache.safetensors of this directory
+        directory of ingot calibrate, or in its cache.safetensors
     via: values pass through f32 (default), or bf16, as if cast first
     tp: tensor parallelism
     ep: expert parallelism
@@ -247,7 +247,7 @@ class ConvertOptions(TypedDict, total=False):
     gptq: int4, nvfp4, mxfp4: choose the codes of a weight column by column, so that its outputs change least
         (GPTQ); needs --importance with moments of inputs
     kv_scales: write scales of an FP8 cache of keys and values, largest magnitude / 448, from the ranges in this
-        file of statistics, or in cache.safetensors of this directory
+        directory of ingot calibrate, or in its cache.safetensors
     via: values pass through f32 (default), or bf16, as if cast first
     experts: routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor per expert and
         projection); default: as loaders of the target read them
