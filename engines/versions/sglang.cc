@@ -15,7 +15,7 @@ constexpr std::string_view kGptqOfSglang = "python/sglang/srt/layers/quantizatio
 constexpr std::string_view kQuarkOfSglang =
     "python/sglang/srt/layers/quantization/quark/quark.py:998";
 constexpr std::string_view kMinimaxOfSglang =
-    "python/sglang/srt/layers/quantization/minimax_m3_nvfp4.py: MiniMaxM3Nvfp4Config";
+    "sglang/srt/layers/quantization/minimax_m3_nvfp4.py: MiniMaxM3Nvfp4Config";
 constexpr SchemeSet kSglangsEight = {kBf16,        kFp8Block,  kFp8Channel, kFp8Tensor,
                                      kInt8Channel, kInt8Block, kNvfp4,      kInt4Group};
 constexpr SchemeSet kSeven = {kBf16,        kFp8Block, kFp8Channel, kFp8Tensor,

@@ -148,7 +148,7 @@ same "$work/signed" "$work/by_recipe"
 
 # Options that contradict each other are refused, with options that work.
 expect 2 "--group-size 32 or row would do" "$ingot" convert "$kimi" "$work/none" --to int4 --group-size 64
-expect 2 "--search 4over6 does not belong to int4-group (which has amax, mse, signed)" \
+expect 2 "--search 4over6 does not belong to int4-group (which has amax, mse, signed, hessian)" \
   "$ingot" convert "$work/kimi.bf16" "$work/none" --to int4 --group-size 32 --search 4over6
 expect 2 "--search signed does not belong to nvfp4" "$ingot" convert "$work/kimi.bf16" "$work/none" --to nvfp4 --search signed
 expect 2 "--group-size says how many columns" "$ingot" convert "$kimi" "$work/none" --to bf16 --group-size 32

@@ -231,6 +231,8 @@ def try_all(work):
         "--explain", "model.layers.0.mlp.up_proj.weight")
     run(0, "convert", example, at("none"), "--to", "nvfp4", "--importance", loads, "--dry-run", *quiet)
     run(0, "convert", example, at("none"), "--bits", "6", "--importance", loads, "--dry-run", *quiet)
+    run(0, "calibrate", example, "--text", text, "--out", at("stats"), *quiet)
+    run(0, "convert", example, at("none"), "--to", "nvfp4", "--gptq", "--importance", at("stats"), "--dry-run", *quiet)
     run(2, "convert", example, at("none"), "--explain", "no.such.weight")
     several = run(2, "convert", example, at("none"), "--rule", "*.experts.*.up_proj.weight=nvfp4", "--dialect", "deepseek")
     expect(len(several["errors"]) > 1 and several["errors"][0]["tensor"], "faults of several tensors in one")

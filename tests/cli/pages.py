@@ -90,6 +90,7 @@ def migrating(work):
     shutil.copytree(example, work / "IN")
     (work / "sample.txt").write_text("Once there was a fox, and his name was Sam.\n" * 20)
     run("ingot calibrate IN --text sample.txt --out ranges.safetensors", work)
+    run("ingot calibrate IN --text sample.txt --out stats", work)
     rows = re.findall(r"^\| [^|]* \| ([^|]*) \|$", (root / "docs/migrating.md").read_text(), flags=re.M)
     commands = [words for row in rows for words in re.findall(r"`([^`]*)`", row)]
     n_run = 0
