@@ -118,7 +118,7 @@ struct Grid {
 };
 
 HWY_INLINE Grid grid_of(const ScaledGroups& in, std::size_t group) {
-  return {in.scales[group], in.zero(group)};
+  return {in.scales[group], static_cast<float>(in.zero(group))};
 }
 
 #if HWY_TARGET == HWY_AVX2

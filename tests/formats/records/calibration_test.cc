@@ -130,8 +130,12 @@ TEST_F(StatsDirectory, IsOneFileWithoutRecord) {
   const auto stats = CalibrationStatistics::open(directory_ / std::string(kInputsName));
   EXPECT_EQ(stats.record(), nullptr);
   EXPECT_NE(stats.find("a", kInputAmax), nullptr);
+  // Ranges of a cache are known by the name of their file.
+  const std::filesystem::path cache = directory_ / std::string(kCacheName);
+  EXPECT_EQ(CalibrationStatistics::open(cache).record(), nullptr);
+  std::filesystem::rename(cache, directory_ / "ranges.safetensors");
   expect_error(ErrorCode::kCorrupt, {"k_amax", "is none of MODULE.input_min"},
-               [&] { CalibrationStatistics::open(directory_ / std::string(kCacheName)); });
+               [&] { CalibrationStatistics::open(directory_ / "ranges.safetensors"); });
 }
 
 TEST_F(StatsDirectory, RefusesOtherTensors) {
