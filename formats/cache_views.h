@@ -10,8 +10,8 @@
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/family/cache_scales.h"
 
-// The scales of a cache of keys and values seen in another spelling, or made anew. Scales of a view
-// are F32 of shape [1], one per side.
+// Views of a model with its scales of a cache of keys and values under other names, or with new
+// scales. Scales of a view are F32 of shape [1], one for keys and one for values.
 
 namespace ingot::formats {
 
@@ -34,12 +34,12 @@ Checkpoint with_made_caches(std::shared_ptr<const Checkpoint> source, const Cach
 /// How an output has the scales of its cache.
 struct CachesHeld {
   std::set<std::string> names;  ///< stored names
-  bool are_made = false;        ///< true: made anew (`--kv-scales`)
+  bool are_made = false;        ///< true: new ones of `--kv-scales`
 };
-/// True if an output's scales were made anew, by its manifest.
+/// Returns true if the output's manifest says that `--kv-scales` made its scales.
 bool makes_caches(const Manifest& output);
-/// The source with scales of the cache as an output of it has them: under other names, or none
-/// where the output's were made anew.
+/// Makes a view of the source with the scales of the cache that an output of it has: under other
+/// names, or none where `--kv-scales` made the output's.
 Checkpoint with_caches_as_in(Checkpoint source, const CachesHeld& held);
 /// CachesHeld::names of an output.
 std::set<std::string> cache_names_of(const TensorSource& output);

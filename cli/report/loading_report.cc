@@ -43,9 +43,9 @@ std::uint64_t bytes_of_map(const shard::PartCut& cut) {
 
 /// Sums over the tensors that a rank holds a part of.
 struct RankSums {
-  std::uint64_t pages = 0;    // read through a memory map
-  std::uint64_t slices = 0;   // the rank's own bytes
-  std::uint64_t tensors = 0;  // the same tensors whole
+  std::uint64_t pages = 0;    // bytes read through a memory map
+  std::uint64_t slices = 0;   // bytes of its slices
+  std::uint64_t tensors = 0;  // bytes of the whole tensors
 };
 
 std::vector<RankSums> sums_of_ranks(const Plan& plan) {

@@ -11,8 +11,8 @@
 namespace ingot::convert {
 
 /// Scales of a cache for a model whose weights stay as they are: a small weights file, an index
-/// that names it with all others, and the JSON that declares the cache. Loaders open only files
-/// that the index names, so these files take the places of the model's, next to its weights.
+/// with this file and all others, and the JSON that declares the cache. Loaders open only files in
+/// the index. So these files are copied into the model's folder, and replace its index and JSON.
 struct CacheOverlay {
   std::vector<std::pair<std::string, std::string>> files;  ///< names and contents
   std::size_t n_scales = 0;
@@ -25,7 +25,7 @@ inline constexpr const char* kCacheOverlayName = "model-kv-scales.safetensors";
 /// Makes the overlay of a model on disk, from headers and JSON. `dialect`: of --dialect, or empty
 /// for that of the source; a model without quantized weights gets that of compressed-tensors.
 /// Throws kExists for a model that stores scales of its cache, kUnsupported for slices and for a
-/// dialect whose engines take no such scales, and as KvRanges::scales_for() does.
+/// dialect whose engines take no such scales, and the errors of KvRanges::scales_for().
 CacheOverlay cache_overlay(const formats::Checkpoint& source, const KvRanges& ranges,
                            const std::string& dialect);
 

@@ -45,7 +45,7 @@ enum class CacheFate : std::uint8_t {
   kKept,       ///< words and scales stay as they are
   kConverted,  ///< both are written as the target's dialect has them
   kLeftOut,
-  kMade,  ///< --kv-scales: both are written anew, and the source's are left out
+  kMade,  ///< --kv-scales: both are new, and the source's are left out
 };
 /// In the same dialect they are kept, unless the source's weights are quantized and the output's
 /// are not. In another, a cache in FP8 without offsets is converted if the dialect has a row of
@@ -56,7 +56,7 @@ CacheFate cache_fate(const formats::Checkpoint& source, const formats::Dialect& 
 CacheFate cache_fate(const Plan& plan);
 /// The source with scales under the names of the target where they are converted or made. `recipe`
 /// has the default rules. Throws kUnsupported for scales of a dialect whose engines take none, and
-/// as KvRanges::scales_for() does.
+/// the errors of KvRanges::scales_for().
 std::shared_ptr<const formats::Checkpoint> with_caches_as_written(
     std::shared_ptr<const formats::Checkpoint> source, const Recipe& recipe);
 /// Puts the keys of a block or description that are about the cache into another.

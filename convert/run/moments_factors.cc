@@ -104,8 +104,8 @@ void MomentsFactors::make(Entry& entry) {
                                                });
 }
 
-// Lets go of factors that nobody uses, the one that was used longest ago first, until there is
-// room. Returns false where others must end first.
+// Frees factors that no tensor uses, the least recently used first, until there is room. Returns
+// false if tensors that use factors must end first.
 bool MomentsFactors::make_room(std::uint64_t n_bytes) {
   while (n_bytes_ > 0 && n_bytes_ + n_bytes > most_bytes_) {
     Entry* oldest = nullptr;
