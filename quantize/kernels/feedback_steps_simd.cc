@@ -34,6 +34,12 @@ using Doubles = hn::Vec<decltype(kDoubles)>;
 constexpr std::size_t kDoubleLanes = hn::MaxLanes(kDoubles);
 constexpr std::size_t kSide = kFactorBlock;
 
+template <typename Tag, typename Value>
+HWY_INLINE void store_pair(Tag tag, Value* at, hn::Vec<Tag> first, hn::Vec<Tag> second) {
+  hn::StoreU(first, tag, at);
+  hn::StoreU(second, tag, at + hn::MaxLanes(tag));
+}
+
 /// Four rows of the result, two vectors wide: as many sums as hide the latency of one.
 HWY_INLINE void subtract_tile(const double* a, const double* b, double* c) {
   const auto load = [c](std::size_t row, std::size_t part) HWY_ATTR {
@@ -57,17 +63,10 @@ HWY_INLINE void subtract_tile(const double* a, const double* b, double* c) {
     c30 = hn::Sub(c30, hn::Mul(factor, b0));
     c31 = hn::Sub(c31, hn::Mul(factor, b1));
   }
-  const auto store = [c](Doubles value, std::size_t row, std::size_t part) HWY_ATTR {
-    hn::StoreU(value, kDoubles, c + row * kSide + part * kDoubleLanes);
-  };
-  store(c00, 0, 0);
-  store(c01, 0, 1);
-  store(c10, 1, 0);
-  store(c11, 1, 1);
-  store(c20, 2, 0);
-  store(c21, 2, 1);
-  store(c30, 3, 0);
-  store(c31, 3, 1);
+  store_pair(kDoubles, c, c00, c01);
+  store_pair(kDoubles, c + kSide, c10, c11);
+  store_pair(kDoubles, c + 2 * kSide, c20, c21);
+  store_pair(kDoubles, c + 3 * kSide, c30, c31);
 }
 
 }  // namespace
@@ -161,17 +160,10 @@ HWY_INLINE void carry_tile(const CarriedErrors& in, std::size_t k, std::size_t r
     c30 = hn::Add(c30, hn::Mul(factor, e0));
     c31 = hn::Add(c31, hn::Mul(factor, e1));
   }
-  const auto store = [&](Floats value, std::size_t target, std::size_t part) HWY_ATTR {
-    hn::StoreU(value, kFloats, at + target * in.rows + part * kLanes);
-  };
-  store(c00, 0, 0);
-  store(c01, 0, 1);
-  store(c10, 1, 0);
-  store(c11, 1, 1);
-  store(c20, 2, 0);
-  store(c21, 2, 1);
-  store(c30, 3, 0);
-  store(c31, 3, 1);
+  store_pair(kFloats, at, c00, c01);
+  store_pair(kFloats, at + in.rows, c10, c11);
+  store_pair(kFloats, at + 2 * in.rows, c20, c21);
+  store_pair(kFloats, at + 3 * in.rows, c30, c31);
 }
 
 HWY_INLINE void carry_to_one(const CarriedErrors& in, std::size_t k) {

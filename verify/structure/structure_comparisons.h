@@ -71,7 +71,7 @@ struct OutputConfig {
   /// The source says that its head is the embedding, and stores one: the output may say that the
   /// stored one counts.
   bool may_untie_head = false;
-  /// The scales of the cache were made anew, and the config says so.
+  /// The config says that this run made the scales of the cache.
   bool makes_caches = false;
   /// The family whose forward pass the two must mean alike; null: it is not compared.
   const formats::Family* family = nullptr;
