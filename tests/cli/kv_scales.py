@@ -145,6 +145,29 @@ with tempfile.TemporaryDirectory() as work:
     write_ranges("none.ranges/cache.safetensors", {"model.layers.0.self_attn.o_proj.input_amax": [1.0]})
     run("convert", "mla", "no", "--kv-scales", "none.ranges/cache.safetensors", fails="is none of")
 
+    # What the stored scales cut off of the model's keys and values, and what scale 1 would.
+    def caches(folder, code=0):
+        done = subprocess.run([ingot, "verify", "gqa", folder, "--levels", "layers", "--json"], capture_output=True, text=True)
+        assert done.returncode == code, (folder, done.stdout[-2000:])
+        report = json.loads(done.stdout)
+        clipped = [gate for gate in report["gates"] if gate["metric"] == "cache.clipped"]
+        assert len(clipped) == (folder != "gqa") and all(gate["passed"] == (code == 0) for gate in clipped), clipped
+        return [cache for layer in report["layers"]["layers"] for cache in layer["cache"]]
+
+    def scaled(name, amax):
+        write_ranges(f"{name}.ranges/cache.safetensors", {module + end: [amax] * heads for module in layers[:2] for end in (".k_amax", ".v_amax")})
+        run("convert", "gqa", name, "--kv-scales", f"{name}.ranges/cache.safetensors")
+        return name
+
+    assert caches("gqa") == []
+    right = caches(scaled("right", 32))
+    assert [cache["of"] for cache in right] == ["keys", "values"] * 2, right
+    assert all(cache["clipped"] == 0 and 0.02 < cache["relative_error"] < 0.04 for cache in right), right
+    low = caches(scaled("low", 1 / 32), code=1)
+    assert all(cache["clipped"] > 0.01 and cache["clipped_at_one"] == 0 for cache in low), low
+    assert [cache["relative_error_at_one"] for cache in low] == [cache["relative_error_at_one"] for cache in right]
+    assert all(cache["relative_error"] == cache["relative_error_at_one"] for cache in caches(scaled("one", 448)))
+
     # An overlay next to the weights is the model with scales.
     run("convert", "gqa", "over", "--kv-scales", "gqa.ranges/cache.safetensors", "--kv-scales-only")
     assert sorted(os.listdir("over")) == ["config.json", "model-kv-scales.safetensors", "model.safetensors.index.json"]

@@ -154,6 +154,15 @@ std::optional<double> isolated_mean(const LayerAgreement& layer) {
   return layer.is_mtp == of_mtp ? std::optional(layer.isolated.mean) : std::nullopt;
 }
 
+void cache_clipped(const Report& report, const See& see) {
+  if (!report.layers) return;
+  for (const LayerAgreement& layer : report.layers->layers) {
+    for (const ClippedCache& cache : layer.cache)
+      see(cache.clipped(cache.stored), report.output.kind,
+          fmt::format("{} of {}", cache.of, layer_title(layer)));
+  }
+}
+
 bool is_finite(const Similarity& similarity) {
   return std::isfinite(similarity.mean) && std::isfinite(similarity.worst) &&
          std::isfinite(similarity.relative_error) && std::isfinite(similarity.max_error);
@@ -280,6 +289,8 @@ constexpr std::array kMetrics{
            per_layer<&LayerAgreement::router_overlap>},
     Metric{"layers.indexer", Bound::kAtLeast, "part of the source's positions that is chosen too",
            per_layer<&LayerAgreement::indexer_overlap>},
+    Metric{"cache.clipped", Bound::kAtMost,
+           "part of what a layer caches that its stored FP8 scales cut off", cache_clipped},
     Metric{"outputs.kl", Bound::kAtMost, "mean KL(source || output) of the next token, nats",
            of_logits<&LogitAgreement::mean_kl>},
     Metric{"outputs.top1", Bound::kAtLeast, "part of tokens with the same likeliest successor",

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -312,6 +313,9 @@ class Lockstep {
                          .weight_limit = memory_.output_weights,
                          .rank = inference::rank_view(output),
                          .comm = options.ranks}),
+        caches_(options.ranks == nullptr ? std::optional<CacheScaleCheck>(
+                                               std::in_place, output, output_.spec())
+                                         : std::nullopt),
         states_(rows_.size(), spec.stream_width()),
         both_(2 * rows_.size(), spec.stream_width()) {
     report_.source_profile = inference::profile_name(options.source_profile);
@@ -350,9 +354,23 @@ class Lockstep {
     LayerChoices source_choices(rows_.size(), rows_.size());
     LayerChoices output_choices(rows_.size(), rows_twice_.size());
     on_side("source", [&] { source_.layer(l, states_, rows_, source_choices.taps()); });
-    on_side("output", [&] { output_.layer(l, both_, rows_twice_, output_choices.taps()); });
+    on_side("output", [&] {
+      output_.layer(l, both_, rows_twice_, output_taps(l, output_choices, rows_.size()));
+    });
     add_agreement(l, states_, both_, spans_);
     add_overlaps(source_choices, output_choices);
+  }
+
+  // Shows the choices, and what is cached of the output's own states.
+  inference::Taps output_taps(std::size_t l, LayerChoices& choices, std::size_t rows) {
+    inference::Taps taps = choices.taps();
+    if (!caches_) return taps;
+    caches_->begin(l, rows);
+    taps.cache = [this](std::size_t, std::size_t first_stream, std::size_t stream,
+                        MatrixView<const float> values) {
+      caches_->see(first_stream, stream, values);
+    };
+    return taps;
   }
 
   void add_agreement(std::size_t l, const Matrix& states, const Matrix& both,
@@ -368,6 +386,7 @@ class Lockstep {
                               .is_mtp = l == source_.spec().n_main,
                               .isolated = compare(half_of(both, 0)),
                               .accumulated = compare(half_of(both, 1))});
+    if (caches_) report_.layers.back().cache = caches_->figures();
   }
 
   void add_overlaps(const LayerChoices& source, const LayerChoices& output) {
@@ -402,7 +421,10 @@ class Lockstep {
     LayerChoices source_choices(rows.size(), rows.size());
     LayerChoices output_choices(rows.size(), rows_twice.size());
     states = on_side("source", [&] { return source_.mtp(states, rows, source_choices.taps()); });
-    both = on_side("output", [&] { return output_.mtp(both, rows_twice, output_choices.taps()); });
+    both = on_side("output", [&] {
+      return output_.mtp(both, rows_twice,
+                         output_taps(source_.spec().n_main, output_choices, rows.size()));
+    });
     add_agreement(source_.spec().n_main, states, both, next);
     add_overlaps(source_choices, output_choices);
     report_.tokens_of_mtp = logits(states, half_of(both, 1), next);
@@ -414,6 +436,7 @@ class Lockstep {
   std::vector<Row> rows_, rows_twice_;
   LockstepMemory memory_;
   LayerStream source_, output_;
+  std::optional<CacheScaleCheck> caches_;  // not over ranks, each of which has a share of the heads
   Matrix states_;  // the source's
   Matrix both_;    // the output's, isolated and accumulated
   LayersReport report_;

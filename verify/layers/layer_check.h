@@ -11,6 +11,7 @@
 #include "formats/container/tensor.h"
 #include "inference/base/profile.h"
 #include "inference/model/step/step.h"
+#include "verify/layers/clipped_cache.h"
 #include "verify/outputs/divergence.h"
 #include "verify/outputs/prompt_rows.h"
 
@@ -37,6 +38,9 @@ struct LayerAgreement {
   /// too; nullopt for layers without experts. Likewise positions of the indexer, over the rows
   /// where both chose.
   std::optional<double> router_overlap, indexer_overlap;
+  /// An FP8 cache of the output's own hidden states (accumulated) under its stored scales; empty
+  /// without any.
+  std::vector<ClippedCache> cache = {};
   friend bool operator==(const LayerAgreement&, const LayerAgreement&) = default;
 };
 

@@ -277,6 +277,43 @@ Drawing draw_overlaps(const LayersReport& layers) {
   return {fmt::format("<p class=\"legend\">{}</p>\n", legend) + drawing.finish()};
 }
 
+// Figures of a cache under the stored scales and under 1, of all layers.
+std::string cache_text(const LayersReport& layers) {
+  ClippedCache all;
+  for (const LayerAgreement& layer : layers.layers) {
+    for (const ClippedCache& cache : layer.cache) all.add(cache);
+  }
+  if (all.values == 0) return {};
+  return fmt::format(
+      "FP8 cache of {} values: the stored scales cut off {}, relative error {}; under 1.0 {} and "
+      "{}",
+      count_text(all.values), share_text(all.stored.clipped, all.values),
+      short_text(all.relative_error(all.stored)), share_text(all.at_one.clipped, all.values),
+      short_text(all.relative_error(all.at_one)));
+}
+
+void add_cache(const LayersReport& layers, Form form, Section& section) {
+  const std::string text = cache_text(layers);
+  if (text.empty()) return;
+  section.note(text);
+  if (form != Form::kPage) return;
+  Json rows = Json::array();
+  for (const LayerAgreement& layer : layers.layers) {
+    for (const ClippedCache& cache : layer.cache) {
+      rows.push_back(row_of(cache));
+      rows.back()["layer"] = layer_title(layer);
+    }
+  }
+  Table table = table_of(rows, {{"FP8 cache", "layer"},
+                                {"of", "of"},
+                                {"cut off", "clipped", percent_text},
+                                {"under 1.0", "clipped_at_one", percent_text},
+                                {"rel. error", "relative_error", short_text},
+                                {"under 1.0", "relative_error_at_one", short_text}});
+  table.summary = "FP8 cache of keys and values, layer by layer";
+  section.add(std::move(table));
+}
+
 }  // namespace
 
 std::string worst_place(const Json& row) {
@@ -305,6 +342,7 @@ void add_layer_sections(const Report& report, Form form, std::size_t n_worst, Se
     if (const auto bad = first_bad_layer(report))
       section.note(fmt::format("layer {} is the first below its gate", *bad));
   }
+  add_cache(layers, form, section);
   sections.push_back(std::move(section));
   const bool has_overlaps = std::any_of(
       layers.layers.begin(), layers.layers.end(),

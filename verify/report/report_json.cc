@@ -205,13 +205,23 @@ Json row_of(const TensorWeights* tensor) {
   return json;
 }
 
+Json row_of(const ClippedCache& cache) {
+  return {{"of", cache.of},
+          {"values", cache.values},
+          {"clipped", cache.clipped(cache.stored)},
+          {"clipped_at_one", cache.clipped(cache.at_one)},
+          {"relative_error", cache.relative_error(cache.stored)},
+          {"relative_error_at_one", cache.relative_error(cache.at_one)}};
+}
+
 Json row_of(const LayerAgreement& layer) {
   return {{"layer", layer.layer},
           {"mtp", layer.is_mtp},
           {"isolated", similarity_json(layer.isolated)},
           {"accumulated", similarity_json(layer.accumulated)},
           {"router_overlap", or_null(layer.router_overlap)},
-          {"indexer_overlap", or_null(layer.indexer_overlap)}};
+          {"indexer_overlap", or_null(layer.indexer_overlap)},
+          {"cache", json_rows(layer.cache)}};
 }
 
 Json row_of(const LogitAgreement& logits) {

@@ -59,6 +59,7 @@ formats::Json row_of(const GateResult& result);
 formats::Json row_of(const SchemeChange& change);
 formats::Json row_of(const WeightGroup& group);
 formats::Json row_of(const TensorWeights* tensor);
+formats::Json row_of(const ClippedCache& cache);
 formats::Json row_of(const LayerAgreement& layer);
 formats::Json row_of(const LogitAgreement& logits);
 /// "prompt 1, token 5", where a row is farthest from the source.

@@ -71,7 +71,7 @@ std::vector<Looked> looked_at(const Report& report) {
   if (report.layers) {
     looked.push_back({counted(report.layers->layers.size(), "layer", "layers") + " on " +
                           counted(report.layers->tokens, "token", "tokens"),
-                      {"layers.", "mtp.", "outputs.kl", "outputs.top", prompts}});
+                      {"layers.", "mtp.", "cache.", "outputs.kl", "outputs.top", prompts}});
   }
   if (report.greedy) {
     looked.push_back(

@@ -33,6 +33,7 @@ Report whole_report() {
   report.weights->tensors[0].relation = Relation::kQuantized;
   LayerAgreement layer{.layer = 7};
   layer.router_overlap = layer.indexer_overlap = 1;
+  layer.cache = {{.of = "keys", .values = 200, .stored = {.clipped = 1}}};
   report.layers = LayersReport{.layers = {layer, {.layer = 8, .is_mtp = true}}};
   report.layers->logits.tokens = 9;
   report.layers->mtp_logits.emplace();

@@ -4,12 +4,15 @@
 #include <iostream>
 
 #include "formats/base/stop_scope.h"
+#include "formats/checkpoint/stored_caches.h"
 #include "inference/base/matrix.h"
+#include "inference/family/model_family.h"
 #include "tests/support/edited_weights.h"
 #include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "tests/verify/layers/example.h"
 #include "tests/verify/layers/exchanged.h"
+#include "verify/layers/clipped_cache.h"
 #include "verify/layers/reference.h"
 
 namespace ingot::testing {
@@ -268,6 +271,43 @@ TEST(LayerChoices, SayNothingOfLayersThatHadNone) {
   const LayerChoices source(2, 2), output(2, 4);
   EXPECT_EQ(source.router_overlap(output), std::nullopt);
   EXPECT_EQ(source.indexer_overlap(output), std::nullopt);
+}
+
+TEST(CacheScaleCheck, CountsWhatScalesCutOff) {
+  const TempDir directory;
+  std::filesystem::copy(INGOT_SOURCE_DIR "/tests/golden/arch/qwen3_moe/checkpoint",
+                        directory / "model");
+  write_text_file(directory / "model" / formats::kCacheScalesFile,
+                  R"({"kv_cache": {"scaling_factor": {"0": {"0": 0.5, "2": 2}}}})");
+  const auto model = formats::Checkpoint::open(directory / "model");
+  const auto spec = inference::model_spec(model);
+  CacheScaleCheck check(model, spec);
+  Matrix keys(2, 64);  // two heads of 32 values
+  for (float& value : keys.values()) value = 1;
+  keys.row(0)[0] = 1000;  // a row that does not count
+  keys.row(1)[0] = -232;  // 464 halves: half a step beyond 448
+  keys.row(1)[1] = 232.5F;
+  keys.row(1)[2] = 465;
+  keys.row(1)[3] = 464;
+  check.begin(0, 1);
+  check.see(0, 0, keys.view());
+  check.see(0, 7, keys.view());
+  ASSERT_EQ(check.figures().size(), 2U);
+  const ClippedCache& figure = check.figures()[0];
+  EXPECT_EQ(figure.of, "keys");
+  EXPECT_EQ(figure.values, 64U);
+  EXPECT_EQ(figure.stored.clipped, 3U);
+  EXPECT_EQ(figure.at_one.clipped, 1U);
+  // 224 is the largest of scale 0.5, 448 of scale 1, where 232 and 232.5 are between 224 and 240.
+  EXPECT_EQ(figure.stored.error2, 8.0 * 8 + 8.5 * 8.5 + 241.0 * 241 + 240.0 * 240);
+  EXPECT_EQ(figure.at_one.error2, 8.0 * 8 + 7.5 * 7.5 + 17.0 * 17 + 16.0 * 16);
+  EXPECT_EQ(check.figures()[1].values, 0U);
+  check.begin(1, 0);
+  EXPECT_TRUE(check.figures().empty()) << "a layer that the file does not name";
+  check.begin(2, 0);
+  check.see(0, 1, keys.view());
+  EXPECT_EQ(check.figures()[1].stored.clipped, 1U) << "only 1000 is beyond 928";
+  EXPECT_EQ(check.figures()[1].clipped(check.figures()[1].stored), 1.0 / 128);
 }
 
 // Conversions of the example stay above the floors of their kind: the source in FP32, the output as
