@@ -70,6 +70,11 @@ CLI::Option* add_flag_to(CLI::App& app, const Flag& flag, const T* target, Json&
   } else {
     CLI::Option* option =
         app.add_option_function<typename Said<T>::Type>(flag.name, put, flag.help);
+    if constexpr (std::is_unsigned_v<typename Said<T>::Type>) {
+      option->check([](const std::string& word) {
+        return word.starts_with('-') ? fmt::format("{} is below 0", word) : std::string();
+      });
+    }
     // An option is repeated; words without one are all taken.
     if constexpr (std::is_same_v<T, std::vector<std::string>>)
       option->allow_extra_args(!flag.name.starts_with('-'));

@@ -14,7 +14,7 @@ struct Gpu {
   std::string_view native;  ///< schemes in whose numbers its matrix units multiply
   std::string_view
       weight_only;           ///< schemes of which engines decode the weights, and multiply in BF16
-  std::string_view refused;  ///< schemes that vLLM 0.32 refuses there
+  std::string_view refused;  ///< schemes that vLLM refuses there
   std::string_view summary;
 };
 

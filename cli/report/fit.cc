@@ -213,7 +213,7 @@ std::vector<SchemeFit> fits_of_schemes(const FitFlags& flags, const formats::Che
         SchemeFit{.to = to,
                   .computed = has(gpu.native, to)        ? "natively"
                               : has(gpu.weight_only, to) ? "in BF16, from decoded weights"
-                              : has(gpu.refused, to)     ? "refused by vLLM 0.32"
+                              : has(gpu.refused, to)     ? "refused by vLLM"
                                                          : "not tried",
                   .fit = {}});
     FitFlags asked = flags;

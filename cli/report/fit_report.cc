@@ -236,11 +236,16 @@ Json fit_json(const Fit& fit) {
 std::string scheme_fits_text(std::span<const SchemeFit> fits) {
   Table table{.columns = {"scheme", number("a GPU's weights"), "fits", number("tokens that fit"),
                           "computed"}};
-  std::string obstacles;
+  // One reason often holds for several schemes.
+  std::vector<std::pair<std::string, std::string>> obstacles;
   for (const SchemeFit& row : fits) {
     if (!row.fit) {
-      table.rows.push_back({row.to, "-", "no", "-", row.computed});
-      obstacles += fmt::format("{}: {}\n", row.to, row.obstacle);
+      table.rows.push_back({row.to, "-", "not possible", "-", row.computed});
+      if (obstacles.empty() || obstacles.back().second != row.obstacle) {
+        obstacles.emplace_back(row.to, row.obstacle);
+      } else {
+        obstacles.back().first += fmt::format(", {}", row.to);
+      }
       continue;
     }
     const Fit& fit = *row.fit;
@@ -251,7 +256,10 @@ std::string scheme_fits_text(std::span<const SchemeFit> fits) {
          fit.fits() ? "yes" : fmt::format("no: {} too much", bytes_text(used - fit.usable_bytes())),
          tokens ? count_text(*tokens) : "?", row.computed});
   }
-  return table_text(table, report_width()) + obstacles;
+  std::string text = table_text(table, report_width());
+  for (const auto& [schemes, obstacle] : obstacles)
+    text += fmt::format("{}: {}\n", schemes, obstacle);
+  return text;
 }
 
 Json scheme_fits_json(std::span<const SchemeFit> fits) {

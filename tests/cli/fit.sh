@@ -105,9 +105,10 @@ expect 0 "81,559" "$ingot" list gpus
 json inspect "$example" --gpu b200 --count 1
 facts='f = {row["to"]: row for row in d["fits"]}'
 holds "d['passed'] and list(f) == ['bf16', 'fp8', 'int8', 'int4', 'nvfp4'] and f['fp8']['fit']['weight_bytes'] == $weights"
-holds "f['nvfp4']['computed'] == 'natively' and f['int8']['computed'] == 'refused by vLLM 0.32' and 'decoded' in f['int4']['computed']"
+holds "f['nvfp4']['computed'] == 'natively' and f['int8']['computed'] == 'refused by vLLM' and 'decoded' in f['int4']['computed']"
 json inspect "$example" --gpu a100 --count 2
 holds "f['int8']['fit']['tp'] == f['int8']['fit']['ep'] == 2 and 'the FP8 block has' in f['fp8']['obstacle'] and f['fp8']['fit'] is None"
+expect 1 "bf16, fp8, int8, int4, nvfp4: 16 experts cannot be dealt" "$ingot" inspect "$example" --gpu h100 --count 3
 json inspect "$example" --gpu h100 --count 2 --to int8
 facts='f = d.get("fit")'
 holds "f['tp'] == f['ep'] == 2 and f['fits'] and 'fits' not in d"
