@@ -47,6 +47,12 @@ struct Said<std::filesystem::path> {
   using Type = std::string;
 };
 
+// The numbers that an option of a type of CLI11 takes.
+std::string_view numbers_of(const std::string& type) {
+  if (type.starts_with("UINT")) return "whole number from 0 on, or too large";
+  return type.starts_with("INT") ? "whole number, or too large" : "number";
+}
+
 // Adds a flag whose value is put into the settings.
 template <typename T>
 CLI::Option* add_flag_to(CLI::App& app, const Flag& flag, const T* target, Json& settings) {
@@ -71,8 +77,10 @@ CLI::Option* add_flag_to(CLI::App& app, const Flag& flag, const T* target, Json&
     CLI::Option* option =
         app.add_option_function<typename Said<T>::Type>(flag.name, put, flag.help);
     if constexpr (std::is_unsigned_v<typename Said<T>::Type>) {
+      // CLI11 wraps numbers of 64 bits around.
       option->check([](const std::string& word) {
-        return word.starts_with('-') ? fmt::format("{} is below 0", word) : std::string();
+        return word.starts_with('-') ? fmt::format("'{}' is no {}", word, numbers_of("UINT"))
+                                     : std::string();
       });
     }
     // An option is repeated; words without one are all taken.
@@ -147,12 +155,6 @@ void declare(const FlagTable& table, CLI::App& app, Json& settings, std::string_
     for (const std::string& other : row->flag.rule.excludes) option->excludes(options.at(other));
   }
   app.footer(n_hidden == 0 ? table.footer : short_footer(table.footer, n_hidden, table.command));
-}
-
-// The numbers that an option of a type of CLI11 takes.
-std::string_view numbers_of(const std::string& type) {
-  if (type.starts_with("UINT")) return "whole number from 0 on, or too large";
-  return type.starts_with("INT") ? "whole number, or too large" : "number";
 }
 
 // CLI11's sentences about values. It begins others with a capital; an option keeps its case.

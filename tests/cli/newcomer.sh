@@ -120,7 +120,7 @@ for word in BF16 Fp8-Block FP8 Int8 INT8-channel NVFP4; do expect 0 "plan for" "
 expect 0 "plan for" "$ingot" convert "$work/m" "$work/none" --rule 'model.layers.1.*=BF16' --dry-run
 expect 0 "int8-channel (or int8)" "$ingot" convert --help
 expect 2 "5000 is not from 1 to 1024" "$ingot" generate "$work/m" --prompt a --threads 5000
-expect 2 "threads: -1 is below 0" "$ingot" generate "$work/m" --prompt a --threads -1
+expect 2 "threads: '-1' is no whole number" "$ingot" generate "$work/m" --prompt a --threads -1
 expect 2 "there are the tables schemes" "$ingot" list
 expect 2 "there is no table 'scheme'" "$ingot" list scheme
 expect 0 "130" "$ingot" --help
