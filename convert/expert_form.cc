@@ -68,6 +68,11 @@ void refuse_idle(std::string_view word, std::string_view fact) {
               fact);
 }
 
+/// True if ranks of the engine skip experts of others only where files have them one by one.
+bool reads_fewer_singles(const engines::EngineRow& engine, const formats::Family& family) {
+  return !engine.skip_option.empty() && engines::takes_singles(engine, family);
+}
+
 using Seen = std::shared_ptr<const Checkpoint>;
 
 Seen seen(Checkpoint source) {
@@ -100,7 +105,8 @@ Seen in_form(Seen source, const Recipe& recipe, const PlanOptions& options) {
     form = ExpertForm::kSeparate;
   const engines::EngineRow* engine = recipe.choices.engine;
   if (form == ExpertForm::kEither && engine != nullptr && !is_of_user &&
-      !engines::takes_stacks(*engine, source->family().name))
+      (!engines::takes_stacks(*engine, source->family().name) ||
+       reads_fewer_singles(*engine, source->family())))
     form = ExpertForm::kSeparate;
   if (form == ExpertForm::kSeparate && has_stacks && formats::separation_fault(*source).empty())
     return seen(formats::with_single_experts(std::move(source)));

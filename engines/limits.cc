@@ -130,6 +130,19 @@ bool takes_stacks(const EngineRow& engine, std::string_view family) {
   return engine.stacks.empty() || std::ranges::find(engine.stacks, family) != engine.stacks.end();
 }
 
+bool takes_singles(const EngineRow& engine, const formats::Family& family) {
+  const bool takes_others = std::ranges::none_of(engine.limits, [&](const EngineLimit& limit) {
+    return limit.scope == EngineScope::kForeignExperts && limit.family == family.name;
+  });
+  return takes_others && std::ranges::any_of(engine.loads, [&](const EngineLoad& load) {
+           const Dialect* dialect = formats::find_dialect(load.dialect);
+           if (dialect == nullptr || !is_known(engine.family_evidence(family.name, load.scheme)))
+             return false;
+           const formats::StorageRow* row = formats::find_storage(*dialect, family, load.scheme);
+           return row != nullptr && row->experts == formats::ExpertForm::kSeparate;
+         });
+}
+
 std::vector<EngineSupport> engine_support(std::span<const EngineRow* const> versions) {
   std::vector<EngineSupport> rows;
   for (const EngineRow* engine : versions) {

@@ -27,6 +27,14 @@ const EngineLimit* limit_of(const EngineRow& engine, const Dialect& dialect,
 
 /// True unless the engine is not known to take stacks of experts of a family (EngineRow::stacks).
 bool takes_stacks(const EngineRow& engine, std::string_view family);
+/// The cost of plain stacks of experts that have their inputs first, as a part of a sentence.
+/// Source: vllm-project/vllm issue 31624.
+inline constexpr std::string_view kCostOfTurnedStacks =
+    "with their inputs first, and loaders transpose each (495 s of a load of Llama-4 in one thread "
+    "were reported)";
+/// True if the engine is known to load experts of a family one by one: it does so in a scheme of
+/// which dialects hold only single ones, and no limit keeps to the form of releases.
+bool takes_singles(const EngineRow& engine, const formats::Family& family);
 
 /// The knowledge about an engine and the weights of one kind: a form that some dialect writes, or
 /// those of its weights that are refused.

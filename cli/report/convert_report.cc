@@ -20,10 +20,12 @@
 #include "convert/plan/passes.h"
 #include "convert/plan/plan.h"
 #include "convert/run/moments_factors.h"
+#include "engines/limits.h"
 #include "engines/serving.h"
 #include "formats/base/printable.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/promised_tensors.h"
+#include "formats/experts/expert_views.h"
 #include "report/figures.h"
 #include "report/rows.h"
 
@@ -261,15 +263,29 @@ std::string time_text(const convert::TimeEstimate& time) {
   return text + (time.has_one_disk ? ", one disk for both" : "");
 }
 
+// How the engine of --for loads experts of the output's form.
+std::string experts_text(const Plan& plan, const engines::EngineRow& engine) {
+  if (formats::holds_single_experts(plan.source) && !engine.skip_option.empty()) {
+    return fmt::format("one by one: with {} a rank asks only for the weights of its own",
+                       engine.skip_option);
+  }
+  if (!formats::holds_input_major_stacks(plan.source)) return "";
+  return fmt::format(
+      "stacks {}{}", engines::kCostOfTurnedStacks,
+      engines::takes_singles(engine, plan.source.family()) ? "; none with --experts separate" : "");
+}
+
 ServedOutput served(const Plan& plan, std::span<const engines::EngineVerdict> engines,
                     const std::string& output) {
+  const engines::EngineRow* engine = plan.recipe.choices.engine;
   // No engine loads slices of ranks.
   return {.engines = plan.is_sliced() ? std::span<const engines::EngineVerdict>() : engines,
           .checkpoint = {.directory = output,
                          .n_bytes = plan.sizes.bytes_out,
                          .brings_code = !engines::own_classes(plan.source).empty()},
-          .wanted = plan.recipe.choices.engine,
-          .n_unknown = formats::count_unknown(plan.source)};
+          .wanted = engine,
+          .n_unknown = formats::count_unknown(plan.source),
+          .experts = engine == nullptr ? "" : experts_text(plan, *engine)};
 }
 
 // With --to: the bytes of the source in weights that have its scheme in the output.

@@ -43,6 +43,7 @@ std::vector<std::pair<std::string, std::string>> engine_lines(const ServedOutput
   }
   std::vector<std::pair<std::string, std::string>> lines = {{"loaded by", std::move(text)}};
   if (!command.empty()) lines.emplace_back("serve with", command);
+  if (!command.empty() && !output.experts.empty()) lines.emplace_back("experts", output.experts);
   for (const EngineVerdict& verdict : output.engines) {
     if (!verdict.loads || (output.wanted != nullptr && output.wanted != verdict.engine)) continue;
     for (const std::string& note : verdict.notes)

@@ -17,10 +17,12 @@ struct ServedOutput {
   engines::Served checkpoint;
   const engines::EngineRow* wanted = nullptr;  ///< engine of --for, or null
   std::uint64_t n_unknown = 0;                 ///< tensors that no row of the family has
+  std::string experts = {};  ///< text on how `wanted` loads experts of this form; may be empty
 };
 
-/// Two lines of a report, a label and a text each: who loads the output, and for --for how it is
-/// served, if some engine is known to load it. Empty where engines were not asked.
+/// Lines of a report, a label and a text each: who loads the output, and for --for how it is served
+/// and how its experts are loaded, if some engine is known to load it. Empty where engines were not
+/// asked.
 std::vector<std::pair<std::string, std::string>> engine_lines(const ServedOutput& output);
 formats::Json engines_json(const ServedOutput& output);
 

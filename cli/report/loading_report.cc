@@ -7,7 +7,9 @@
 #include <fmt/format.h>
 
 #include "cli/terminal/terminal.h"
+#include "engines/limits.h"
 #include "engines/versions/versions.h"
+#include "formats/experts/expert_views.h"
 #include "formats/json/json.h"
 #include "report/figures.h"
 #include "report/table_text.h"
@@ -77,6 +79,7 @@ struct Files {
   std::vector<bool> is_used;           // false: only a draft model uses its tensors
   std::uint64_t all = 0, used = 0;     // of all tensors; of those that are not for drafts
   bool has_stacks = false;
+  bool pays_for_turned_stacks = false;  // loaders turn them, and one would take single experts
   bool is_in_name_order = true;
 
   [[nodiscard]] bool takes(const Loader& loader, std::size_t file) const {
@@ -112,6 +115,11 @@ Files files_of(const Plan& plan) {
     });
   }
   files.is_in_name_order = are_in_name_order(source);
+  files.pays_for_turned_stacks =
+      formats::holds_input_major_stacks(source) &&
+      std::ranges::any_of(engines::engines(), [&](const engines::EngineRow* engine) {
+        return engines::takes_singles(*engine, source.family());
+      });
   return files;
 }
 
@@ -177,6 +185,10 @@ std::vector<std::string> advice_of(const Loading& loading, const Files& files,
     advice.push_back(
         "single experts (--experts separate): vLLM then skips those of other ranks with "
         "--enable-ep-weight-filter; of a stack every rank asks for all experts");
+  }
+  if (files.pays_for_turned_stacks) {
+    advice.push_back(fmt::format("single experts (--experts separate): stacks are here {}",
+                                 engines::kCostOfTurnedStacks));
   }
   std::uint64_t drafts = 0;
   for (std::size_t file = 0; file < files.n_bytes.size(); ++file) {

@@ -298,6 +298,9 @@ struct EngineRow {
   std::span<const EngineNames> names = {};
   /// Families whose loaders take stacks of experts; empty: not known of any family.
   std::span<const std::string_view> stacks = {};
+  /// Options with which a rank does not read experts that only other ranks hold, where files have
+  /// them one by one; empty: it reads all.
+  std::string_view skip_option = {};
   /// Families of an engine that is written for some families only; empty: any.
   std::span<const std::string_view> written_for = {};
   std::span<const EngineReading> readings = {};

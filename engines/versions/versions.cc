@@ -47,6 +47,7 @@ std::map<std::string, std::string> facts_of(const EngineRow& row) {
   }
   for (const EngineNames& names : row.names)
     add(fmt::format("names.{}", names.family), names.alias);
+  if (!row.skip_option.empty()) add("experts.skipped", row.skip_option);
   for (const std::string_view family : row.stacks) add(fmt::format("stacks.{}", family), "taken");
   for (const std::string_view name : row.pooling_classes)
     add(fmt::format("class.{}", name), "known");

@@ -388,6 +388,7 @@ constexpr EngineRow row_of(std::string_view version, std::string_view name) {
           .families = kFamilies,
           .names = kNames,
           .stacks = kStackFamilies,
+          .skip_option = "--enable-expert-parallel --enable-ep-weight-filter",
           .pins = kPins};
 }
 

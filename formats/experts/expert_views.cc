@@ -58,6 +58,12 @@ bool holds_stacks(const TensorSource& source) {
   return std::ranges::any_of(source.tensors(), is_stack);
 }
 
+bool holds_input_major_stacks(const TensorSource& source) {
+  return std::ranges::any_of(source.tensors(), [](const LogicalTensor& tensor) {
+    return tensor.stack == StackOrder::kInputMajor;
+  });
+}
+
 bool holds_single_experts(const TensorSource& source) {
   return std::ranges::any_of(source.tensors(), is_single);
 }

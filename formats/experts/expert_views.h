@@ -19,6 +19,8 @@ namespace ingot::formats {
 
 /// True if some routed experts are stacked.
 bool holds_stacks(const TensorSource& source);
+/// True if some stacks have their inputs first.
+bool holds_input_major_stacks(const TensorSource& source);
 /// True if some routed expert has tensors of its own.
 bool holds_single_experts(const TensorSource& source);
 

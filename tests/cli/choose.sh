@@ -94,6 +94,9 @@ P
 cp "$example/tokenizer.json" "$work/large"  # without one no server is said to load it
 json convert "$work/large" "$work/none" --to nvfp4 --for trtllm --input-scale 1 --dry-run
 holds "d['output_dialect'] == 'modelopt' and d['engines'][2]['serve'].startswith('trtllm-serve ')"
+expect 0 "one by one: with --enable-expert-parallel" "$ingot" convert "$work/large" "$work/none" --to bf16 --for vllm --dry-run
+expect 0 "" "$ingot" convert "$work/large" "$work/none" --to bf16 --for sglang --dry-run
+grep -q "one by one" "$work/stdout" && fail "SGLang skips no experts, and is said to"
 expect 2 "does not load int8-block" "$ingot" convert "$example" "$work/none" --to int8-block --for vllm
 expect 2 "--dialect modelslim" "$ingot" convert "$example" "$work/none" --to int8 --for vllm --dialect modelslim
 expect 2 "or take --layout vllm-sharded" "$ingot" convert "$example" "$work/none" --to int8 --for vllm --tp 2

@@ -571,6 +571,22 @@ TEST(StackedExperts, AreSeparatedForAnEngineThatKnowsNoStacks) {
   }
 }
 
+TEST(StackedExperts, AreSeparatedWhereRanksSkipThoseOfOthers) {
+  const TempDir directory;
+  const auto has_stacks_for = [&](const char* source, engines::Engine engine) {
+    const std::string name = fmt::format("{}-{}", source, engines::newest(engine).word);
+    Conversion conversion(fixture(source), directory / name);
+    conversion.recipe.choices.engine = &engines::newest(engine);
+    conversion.recipe.to.reset();
+    conversion.run();
+    return formats::holds_stacks(Checkpoint::open(conversion.output));
+  };
+  EXPECT_FALSE(has_stacks_for("qwen3_5_moe", engines::Engine::kVllm));
+  EXPECT_FALSE(has_stacks_for("llama4", engines::Engine::kVllm));
+  EXPECT_TRUE(has_stacks_for("qwen3_5_moe", engines::Engine::kSglang));
+  EXPECT_TRUE(has_stacks_for("gpt_oss", engines::Engine::kVllm)) << "it loads only stacks";
+}
+
 TEST(IdentityExperts, AreNoneOfThePrunedOnes) {
   const TempDir directory;
   OutputTensors model = read_output(kLongCat);
