@@ -90,9 +90,12 @@ void allow_as_recorded(const std::filesystem::path& directory, Allowances& allow
 }
 
 SourceFacts read_source_facts(const Checkpoint& source, const std::string& base_model) {
-  return {.quantization = remembered_quantization(source),
-          .has_head_apart = formats::has_head_apart(source),
-          .card = read_source_card(source, base_model)};
+  SourceFacts facts{.quantization = remembered_quantization(source),
+                    .has_head_apart = formats::has_head_apart(source),
+                    .card = read_source_card(source, base_model)};
+  for (const formats::Giver& giver : source.givers())
+    facts.giver_cards.push_back(read_source_card(*giver.model, ""));
+  return facts;
 }
 
 Plan plan_conversion(const Checkpoint& source, Recipe recipe, const PlanOptions& options) {

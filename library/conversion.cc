@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -105,13 +106,18 @@ void add_gate(const ConvertOptions& options, JobOptions& job, const Checkpoint& 
   std::function<Checkpoint(Checkpoint)> source_bytes;
   if (const convert::GivenTensors* given = job.execute.given; given != nullptr)
     source_bytes = [given](Checkpoint opened) { return given->lent_view(std::move(opened)); };
-  job.execute.inspect = [&options, &job, source_bytes = std::move(source_bytes),
+  std::map<std::string, std::filesystem::path> sources;
+  for (const formats::Giver& giver : source.givers())
+    sources.emplace(giver.name, giver.model->directory());
+  job.execute.inspect = [&options, &job, sources = std::move(sources),
+                         source_bytes = std::move(source_bytes),
                          judged = std::move(judged)](const std::filesystem::path& staged) {
     const verify::Report report = verify::verify_pair(
         options.input, staged,
         {.levels = verify::parse_levels(options.gate.levels),
          .family = options.family,
          .source_bytes = source_bytes,
+         .sources = sources,
          .output_name =
              std::filesystem::absolute(job.output).lexically_normal().filename().string(),
          .thresholds = options.gate.thresholds,
@@ -131,7 +137,14 @@ void add_gate(const ConvertOptions& options, JobOptions& job, const Checkpoint& 
 }
 
 ConversionRequest read_target(const ConvertOptions& options) {
-  ConversionRequest request{.recipe = make_recipe(options.target), .plan = {}, .earlier_gates = {}};
+  ConversionRequest request{.recipe = {}, .plan = {}, .earlier_gates = {}};
+  if (options.composes) {
+    request.composition.emplace();
+    request.recipe = make_recipe(options.target, &*request.composition);
+    for (const std::string& text : options.sources) request.composition->replace(text);
+  } else {
+    request.recipe = make_recipe(options.target);
+  }
   if (!options.max_shard_size.empty())
     request.plan.shards.max_shard_bytes = parse_size(options.max_shard_size, "--max-shard-size");
   request.plan.shards.align = options.align.value_or(0);
@@ -159,7 +172,16 @@ ConversionRequest read_conversion(ConvertOptions& options, JobOptions& job) {
   execute.gate = gate_settings(options.gate);
   ConversionRequest request = read_target(options);
   request.earlier_gates = std::move(earlier);
-  convert::require_apart({.folders = {options.input}}, job.output);
+  convert::JobInputs inputs;
+  if (request.composition) {
+    options.input = request.composition->givers.front().path.string();
+    for (const convert::NamedDirectory& giver : request.composition->givers)
+      inputs.folders.push_back(giver.path);
+    inputs.files.emplace_back(options.target.recipe_file);
+  } else {
+    inputs.folders.emplace_back(options.input);
+  }
+  convert::require_apart(inputs, job.output);
   return request;
 }
 
@@ -198,9 +220,10 @@ Conversion plan_conversion(ConvertOptions& options, JobOptions& job, ConversionR
   job.execute.stamps.add(options.input);
   if (!options.target.scales_from.empty())
     job.execute.stamps.add(options.target.scales_from, convert::ReadFor::kOption);
-  const auto open = [&](const std::string& family) {
+  const auto open_directory = [&](const std::filesystem::path& directory,
+                                  const std::string& family) {
     return shard::open_source(
-        options.input,
+        directory,
         {.open = {.family = family,
                   .allow_unknown = &recipe.allow.unknown_tensor,
                   .allow_duplicate = &recipe.allow.duplicate_tensor,
@@ -209,8 +232,20 @@ Conversion plan_conversion(ConvertOptions& options, JobOptions& job, ConversionR
                   .threads = threads},
          .compare_replicas = compares_replicas});
   };
+  const auto open = [&](const std::string& family) {
+    return open_directory(options.input, family);
+  };
   if (options.family == kAutoFamily)
     options.family = settle_family(open, options.accept_family, recipe);
+  if (request.composition) {
+    for (const convert::NamedDirectory& giver : request.composition->givers)
+      if (giver.kind != convert::GiverKind::kBase)
+        job.execute.stamps.add(giver.path, convert::ReadFor::kOption);
+    auto composed =
+        convert::compose(*request.composition, recipe,
+                         {.open = open_directory, .family = options.family, .threads = threads});
+    return plan_conversion(options, std::move(request), std::move(composed), threads);
+  }
   auto opened = std::make_shared<const Checkpoint>(open(options.family));
   if (convert::is_copied_as_stored(*opened, recipe, request.plan))
     opened = std::make_shared<const Checkpoint>(open(std::string(formats::kAsStored)));
@@ -240,15 +275,27 @@ void declare_target(FlagTable& table, ConvertOptions& options) {
             {family_flag(&options.family, kAutoFamilyHelp), family_file_flag(&options.family)});
   table.add(FlagGroup::kSource, {accept_flag(options.accept_family, options.family)});
   table.add(FlagGroup::kSource, {allow_flag(options.target)});
-  table.add(
-      FlagGroup::kTarget,
-      {{"--bits",
-        &options.bits,
-        "average bits of a weight of the quantized linear layers, scales included: chooses "
-        "nvfp4 or fp8 by role and layer, by what each loses under the inputs of --importance, "
-        "and prints the recipe",
-        {.range = NumberRange{1, 16}, .needs = "--importance", .excludes = {"--to"}}}});
-  table.add(FlagGroup::kTarget, choice_flags(options.target));
+  if (options.composes)
+    table.add(FlagGroup::kSource,
+              {{"--source",
+                &options.sources,
+                "another directory for a name of the recipe, or for `base`; may be repeated",
+                {.value_name = "NAME=DIR"}}});
+  else
+    table.add(
+        FlagGroup::kTarget,
+        {{"--bits",
+          &options.bits,
+          "average bits of a weight of the quantized linear layers, scales included: chooses "
+          "nvfp4 or fp8 by role and layer, by what each loses under the inputs of --importance, "
+          "and prints the recipe",
+          {.range = NumberRange{1, 16}, .needs = "--importance", .excludes = {"--to"}}}});
+  std::vector<Flag> choices = choice_flags(options.target);
+  // The recipe of several sources has the rules: each says whose tensors it is about.
+  if (options.composes)
+    std::erase_if(
+        choices, [](const Flag& flag) { return flag.name == "--rule" || flag.name == "--recipe"; });
+  table.add(FlagGroup::kTarget, std::move(choices));
   table.add(
       FlagGroup::kTarget,
       {choice(
@@ -294,16 +341,18 @@ void declare_rest(FlagTable& table, ConvertOptions& options, JobOptions& job) {
         "write only the files of part I of N, I from 0; all parts share the output's directory, "
         "and publish nothing; join: publish their output (ingot join)",
         {.words = {std::string(kJoin)}, .value_name = "I/N|join"}}});
-  table.add(
-      FlagGroup::kTarget,
-      {{"--kv-scales-only",
-        &options.kv_scales_only,
-        "write only the scales of --kv-scales, and the index and config that name them, to be put "
-        "into the folder of the model",
-        {.needs = "--kv-scales",
-         .excludes = {"--to", "--rule", "--recipe", "--for", "--layers", "--experts", "--layout",
-                      "--tp", "--ep", "--pp", "--mp", "--files", "--max-shard-size", "--part",
-                      "--verify", "--lossless-only", "--resume", "--consume-source"}}}});
+  if (!options.composes)
+    table.add(
+        FlagGroup::kTarget,
+        {{"--kv-scales-only",
+          &options.kv_scales_only,
+          "write only the scales of --kv-scales, and the index and config that name them, to be "
+          "put "
+          "into the folder of the model",
+          {.needs = "--kv-scales",
+           .excludes = {"--to", "--rule", "--recipe", "--for", "--layers", "--experts", "--layout",
+                        "--tp", "--ep", "--pp", "--mp", "--files", "--max-shard-size", "--part",
+                        "--verify", "--lossless-only", "--resume", "--consume-source"}}}});
   table.add(FlagGroup::kComparison,
             {{"--verify",
               &options.gate.levels,

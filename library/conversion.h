@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "convert/budget.h"
+#include "convert/compose.h"
 #include "convert/convert.h"
 #include "convert/output/cache_overlay.h"
 #include "formats/checkpoint/checkpoint.h"
@@ -41,6 +42,9 @@ struct ConvertOptions {
   TargetFlags target;
   bool accept_family = false;   ///< --accept-family
   bool kv_scales_only = false;  ///< --kv-scales-only: no conversion, write_kv_overlay()
+  /// `ingot compose`: target.recipe_file names the sources, and `input` becomes the base's path.
+  bool composes = false;
+  std::vector<std::string> sources;  ///< --source NAME=DIR of a recipe
   SlicingFlags slicing;
   GateOptions gate;
 
@@ -58,6 +62,7 @@ void declare_rest(FlagTable& table, ConvertOptions& options, JobOptions& job);
 /// The meaning of the options, before the source is opened.
 struct ConversionRequest {
   convert::Recipe recipe;
+  std::optional<convert::Composition> composition = {};  ///< the sources of a recipe of several
   convert::PlanOptions plan;
   /// Settings of all gates of the job where runs that it continues added some; else null.
   formats::JsonValue earlier_gates;

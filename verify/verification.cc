@@ -14,10 +14,12 @@
 #include "formats/family/families.h"
 #include "formats/files/hub_cache.h"
 #include "formats/first_layers.h"
+#include "formats/json/json.h"
 #include "shard/join/source.h"
 #include "verify/gates/gate.h"
 #include "verify/layers/reference.h"
 #include "verify/outputs/prompts.h"
+#include "verify/structure/composed_source.h"
 #include "verify/weights/stack_sides.h"
 
 namespace ingot::verify {
@@ -69,19 +71,25 @@ ComparedCheckpoint open_source_of(const std::filesystem::path& source, const che
     of_source.family = formats::family_file_in(output.directory);
   ComparedCheckpoint from = open_with(of_source, source, options.source_config);
   if (options.source_bytes) from.model = options.source_bytes(std::move(from.model));
-  if (output.manifest)
-    from.model = formats::with_layers_as_in(std::move(from.model), *output.manifest);
-  const bool has_experts =
-      formats::holds_stacks(from.model) || formats::holds_single_experts(from.model);
-  if (has_experts && output.is_sound()) {
-    from.model =
-        formats::with_experts_as_in(std::move(from.model), formats::experts_held(*output.model));
-  }
-  if (output.is_sound()) {
-    from.model = formats::with_caches_as_in(
-        std::move(from.model),
-        {.names = formats::cache_names_of(*output.model),
-         .are_made = output.manifest && formats::makes_caches(*output.manifest)});
+  const auto as_in_output = [&](formats::Checkpoint model) {
+    if (output.manifest) model = formats::with_layers_as_in(std::move(model), *output.manifest);
+    const bool has_experts = formats::holds_stacks(model) || formats::holds_single_experts(model);
+    if (has_experts && output.is_sound())
+      model = formats::with_experts_as_in(std::move(model), formats::experts_held(*output.model));
+    if (output.is_sound()) {
+      model = formats::with_caches_as_in(
+          std::move(model),
+          {.names = formats::cache_names_of(*output.model),
+           .are_made = output.manifest && formats::makes_caches(*output.manifest)});
+    }
+    return model;
+  };
+  from.model = as_in_output(std::move(from.model));
+  if (output.manifest && !output.manifest->sources->is_null()) {
+    from.model = composed_as_in(std::move(from.model), output, options.sources,
+                                [&](const std::filesystem::path& directory) {
+                                  return as_in_output(open_with(of_source, directory, {}).model);
+                                });
   }
   return from;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,9 @@ struct VerificationOptions {
   std::string family = {};  ///< family of both sides, as formats::OpenOptions::family
   /// The source that was opened, with the bytes to compare with; null: those of its files.
   std::function<formats::Checkpoint(formats::Checkpoint)> source_bytes = {};
+  /// Directories of the checkpoints that a composed output was made of (`ingot compose`), by the
+  /// names in its manifest; that of the base is the source.
+  std::map<std::string, std::filesystem::path> sources = {};
   std::filesystem::path source_config = {},
                         output_config = {};  ///< config.json, as shard::SourceOptions::config
   /// Name of the output in the report, where that is not its directory's.

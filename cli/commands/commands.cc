@@ -37,6 +37,12 @@ constexpr std::array kAllCommands = {
             .main_options = "--to --for --rule --recipe --dry-run --resume --tp --ep --verify "
                             "--mem-limit",
             .continued_by = "--resume"},
+    Command{.name = "compose",
+            .summary = "make one checkpoint of the tensors of several, by a recipe",
+            .declare = declare_compose,
+            .main_options = "--source --for --dialect --dry-run --resume --tp --ep --verify "
+                            "--mem-limit",
+            .continued_by = "--resume"},
     Command{.name = "join",
             .summary = "publish a conversion whose parts ran on many hosts",
             .declare = declare_join,

@@ -66,7 +66,7 @@ int run_convert(ConvertFlags& flags) {
                                   .in_file(flags.job.output);
         }
       });
-  return run_job(flags.job, "converting", conversion.plan);
+  return run_job(flags.job, flags.composes ? "composing" : "converting", conversion.plan);
 }
 
 // A part for each rank and, when all are done, the join by rank 0.
@@ -133,7 +133,46 @@ int run_parts(ConvertFlags& flags) {
       [&](Ranks& ranks) { return run_on(ranks, flags); });
 }
 
+// Declares all flags but those of the source.
+void declare_job_of(FlagTable& table, ConvertFlags& flags) {
+  library::declare_target(table, flags);
+  table.add(FlagGroup::kReport, {{"--explain", &flags.explain,
+                                  "print the rule that applies to TENSOR, and the result"}});
+  library::declare_rest(table, flags, flags.job);
+  table.add(
+      FlagGroup::kJob,
+      {mpi_flag(&flags.mpi,
+                "a part for each process that mpirun, or srun with PMIx, has started, and the join "
+                "by the first of them",
+                {"--part"})});
+  declare_job(table, flags.job);
+}
+
 }  // namespace
+
+std::function<int()> declare_compose(FlagTable& table) {
+  auto flags = std::make_shared<ConvertFlags>();
+  flags->composes = true;
+  table.add(FlagGroup::kCommon,
+            {required("recipe", &flags->target.recipe_file,
+                      "YAML file that names the directories, and whose tensors are taken",
+                      ValueKind::kFile),
+             required_output("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
+  declare_job_of(table, *flags);
+  table.footer =
+      "Examples:\n"
+      "  ingot compose recipe.yaml OUT --dry-run             whose tensors, and the dialect\n"
+      "  ingot compose recipe.yaml OUT --verify structure,weights\n"
+      "  ingot compose recipe.yaml OUT --source own=DIR      another directory than the recipe's\n"
+      "  ingot verify recipe.yaml OUT                        each tensor with its own source\n"
+      "A recipe, with paths relative to its own folder:\n"
+      "  base: vendor-nvfp4\n"
+      "  sources: {own: ../own-fp8, mtp: ../other-build}\n"
+      "  rules:\n"
+      "    - {match: \"role:attention\", from: own}\n"
+      "    - {match: \"layers:mtp\", from: mtp, scheme: bf16}";
+  return [flags] { return run_parts(*flags); };
+}
 
 std::function<int()> declare_convert(FlagTable& table) {
   auto flags = std::make_shared<ConvertFlags>();
@@ -141,17 +180,7 @@ std::function<int()> declare_convert(FlagTable& table) {
             {required("input", &flags->input, "directory of the source checkpoint",
                       ValueKind::kCheckpoint),
              required_output("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
-  library::declare_target(table, *flags);
-  table.add(FlagGroup::kReport, {{"--explain", &flags->explain,
-                                  "print the rule that applies to TENSOR, and the result"}});
-  library::declare_rest(table, *flags, flags->job);
-  table.add(
-      FlagGroup::kJob,
-      {mpi_flag(&flags->mpi,
-                "a part for each process that mpirun, or srun with PMIx, has started, and the join "
-                "by the first of them",
-                {"--part"})});
-  declare_job(table, flags->job);
+  declare_job_of(table, *flags);
   table.footer =
       "Examples:\n"
       "  ingot convert DeepSeek-V3.2 DeepSeek-V3.2-bf16 --to bf16\n"

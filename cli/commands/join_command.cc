@@ -1,6 +1,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
@@ -61,8 +62,10 @@ int run_join(const JoinFlags& flags) {
        {"resume", nullptr},
        {"no-verify", nullptr},
        {"quiet", nullptr}});
-  answer().command = "convert";
-  const DeclaredCommand declared = declare_command(*find_command("convert"));
+  // A recipe of several sources names them.
+  const std::string_view command = said->contains("input") ? "convert" : "compose";
+  answer().command = command;
+  const DeclaredCommand declared = declare_command(*find_command(command));
   take_settings(settings, *declared.table);
   return declared.run();
 }

@@ -84,6 +84,7 @@ void require_shareable(const verify::VerificationOptions& options, bool is_pair)
 // Compares the whole output, or is one of the ranks that run it.
 int run_comparison(const VerifyFlags& flags, const FlagTable& table, const RunningRank& self) {
   verify::VerificationOptions options = measurement(flags);
+  const std::string source = verified_source(flags.source, flags, options);
   options.threads = self.share(options.threads, flags.options.threads != 0);
   const StopScope stop = stop_at_signals("checkpoints were compared");
   if (self.is_rank) {
@@ -118,8 +119,8 @@ int run_comparison(const VerifyFlags& flags, const FlagTable& table, const Runni
     options.ledger = &parts->ledger;
   }
   const verify::Report report = flags.output.empty()
-                                    ? verify::verify_single(flags.source, options)
-                                    : verify::verify_pair(flags.source, self.directory, options);
+                                    ? verify::verify_single(source, options)
+                                    : verify::verify_pair(source, self.directory, options);
   progress.finish();
   notes() << progress.summary(options.threads);
   if (parts) parts->require_of(report, options);
@@ -161,7 +162,8 @@ std::function<int()> declare_verify(FlagTable& table) {
   table.add(
       FlagGroup::kCommon,
       {required("source", &flags->source,
-                "the checkpoint that is right (or the only one); may be one .safetensors file",
+                "the checkpoint that is right (or the only one); may be one .safetensors file, or "
+                "the recipe of ingot compose",
                 ValueKind::kCheckpointOrFile),
        {"output",
         &flags->output,

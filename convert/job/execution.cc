@@ -42,9 +42,15 @@ Execution::Execution(const Plan& plan, const Claim& claim, const ExecuteOptions&
   report_.warnings = std::move(checked.loadable.warnings);
   report_.engines = std::move(checked.loadable.engines);
   const Choices& choices = plan_.recipe.choices;
-  if (stamps_.empty()) stamps_.add(plan_.source.directory());
+  const auto givers = plan_.source.givers();
+  if (stamps_.empty()) {
+    stamps_.add(plan_.source.directory());
+    for (const formats::Giver& giver : givers)
+      if (&giver != &givers.front()) stamps_.add(giver.model->directory(), ReadFor::kOption);
+  }
   if (choices.repair && plan_.options.links) stamps_.expect_links();
   stamps_.keep_files_of(plan_.source);
+  for (const formats::Giver& giver : givers) stamps_.keep_files_of(*giver.model);
   if (choices.scales_from) stamps_.keep_files_of(*choices.scales_from);
   const auto add_files = [&](const auto& statistics) {
     if (statistics == nullptr) return;

@@ -110,6 +110,13 @@ std::string changed_file(const Json& earlier, const Json& now) {
     }
     if (!before.empty()) return before.begin()->first + " is gone";
   }
+  const Json& givers = formats::json_member(earlier, "givers");
+  for (const auto& [name, giver] : formats::json_member(now, "givers").items()) {
+    const Json& before = formats::json_member(givers, name);
+    if (before != giver)
+      return fmt::format("source '{}': {}", name,
+                         before.is_null() ? "it is new" : changed_file(before, giver));
+  }
   return "config.json has changed";
 }
 
@@ -224,6 +231,12 @@ const Json* known_entry(const Json* known, const std::string& name) {
 
 formats::JsonValue source_fingerprint(const Checkpoint& source, const Json* known,
                                       std::size_t threads) {
+  if (const auto givers = source.givers(); !givers.empty()) {
+    Json composed = *source_fingerprint(*givers.front().model, nullptr, threads);
+    for (const formats::Giver& giver : givers.subspan(1))
+      composed["givers"][giver.name] = *source_fingerprint(*giver.model, nullptr, threads);
+    return composed;
+  }
   const auto files = source.files();
   std::vector<Json> entries(files.size());
   parallel_for(files.size(), threads, [&](std::size_t i) {

@@ -18,6 +18,12 @@ void require_consumable(const Plan& plan) {
                 "it out: unchanged files are links, which take no space)")
         .in_file(source.directory().string());
   }
+  if (plan.recipe.choices.composed != nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                "--consume-source deletes the files of one checkpoint, and several are read here "
+                "(leave it out)")
+        .in_file(source.directory().string());
+  }
   // A plan reads this of the source in addition to headers; a run that resumes could not see it any
   // more.
   if (plan.source_facts.has_head_apart) {

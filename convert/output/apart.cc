@@ -151,6 +151,8 @@ JobInputs inputs_of(const Plan& plan) {
   const Choices& choices = plan.recipe.choices;
   JobInputs inputs{.folders = {plan.source.directory()}};
   if (choices.scales_from) inputs.folders.push_back(choices.scales_from->directory());
+  for (const formats::Giver& giver : plan.source.givers())
+    inputs.folders.push_back(giver.model->directory());
   const auto add_files = [&](const auto& statistics) {
     if (statistics == nullptr) return;
     for (const StampedFile& file : statistics->files()) inputs.files.push_back(file.path);

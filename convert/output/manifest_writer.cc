@@ -55,6 +55,21 @@ std::string sha256_of(const std::filesystem::path& path) {
   return sha.finish_hex();
 }
 
+// The checkpoints that gave the tensors, with their names on the hub and their licences.
+formats::Json giver_list(const Plan& plan) {
+  const auto givers = plan.source.givers();
+  if (givers.empty()) return {};
+  formats::Json list = formats::Json::array();
+  for (std::size_t i = 0; i < givers.size(); ++i) {
+    const SourceCard& card = plan.source_facts.giver_cards.at(i);
+    formats::Json& row = list.emplace_back(formats::Json{{"name", givers[i].name}});
+    if (!card.base_models.empty()) row["models"] = card.base_models;
+    if (!card.commit.empty()) row["commit"] = card.commit;
+    if (const std::string licence = licence_of(card); !licence.empty()) row["license"] = licence;
+  }
+  return list;
+}
+
 Manifest base_manifest(const Plan& plan, const StagingOptions& options) {
   const formats::Json& identity = options.identity;
   formats::Json recipe = identity.at("recipe");
@@ -75,6 +90,7 @@ Manifest base_manifest(const Plan& plan, const StagingOptions& options) {
                     .records_hash = {}};
   manifest.unverified = options.unverified;
   manifest.engine = plan.json.engine;
+  manifest.sources = giver_list(plan);
   if (plan.is_sliced() && !plan.has_rank_directories()) {
     manifest.index = formats::checkpoint_index_text({.frame = index_frame(plan)}, 0);
     if (manifest.index == formats::checkpoint_index_text({}, 0)) manifest.index.clear();

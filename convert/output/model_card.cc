@@ -78,14 +78,41 @@ std::vector<std::string> tags(const Plan& plan) {
   return words;
 }
 
+// Distinct texts, in the order in which they are first.
+void add_new(const std::vector<std::string>& texts, std::vector<std::string>& all) {
+  for (const std::string& text : texts)
+    if (std::ranges::find(all, text) == all.end()) all.push_back(text);
+}
+
+// The models that it is made of: one, or those of all givers.
+std::vector<std::string> base_models(const SourceFacts& facts) {
+  std::vector<std::string> models = facts.card.base_models;
+  for (const SourceCard& card : facts.giver_cards) add_new(card.base_models, models);
+  return models;
+}
+
+// The licences of all givers, where they are not one.
+void state_licences(const SourceFacts& facts, std::vector<CardEntry>& entries) {
+  std::vector<std::string> licences;
+  for (const SourceCard& card : facts.giver_cards) {
+    const auto found = std::ranges::find(card.kept, "license", &CardEntry::key);
+    if (found != card.kept.end()) add_new(found->values, licences);
+  }
+  if (licences.size() < 2) return;
+  std::erase_if(entries, [](const CardEntry& entry) { return entry.key == "license"; });
+  entries.push_back({.key = "license", .values = std::move(licences), .is_list = true});
+}
+
 std::string front_matter(const Plan& plan) {
   const SourceCard& source = plan.source_facts.card;
   std::vector<CardEntry> entries = source.kept;
+  state_licences(plan.source_facts, entries);
   const auto add = [&](std::string key, std::vector<std::string> values, bool is_list) {
     if (!values.empty() && !values.front().empty())
       entries.push_back({.key = std::move(key), .values = std::move(values), .is_list = is_list});
   };
-  add("base_model", source.base_models, source.base_models.size() > 1);
+  const std::vector<std::string> models = base_models(plan.source_facts);
+  add("base_model", models, models.size() > 1);
   add("base_model_relation", {source.relation}, false);
   if (std::ranges::find(entries, "library_name", &CardEntry::key) == entries.end() &&
       !plan.json.config.empty())
@@ -123,6 +150,48 @@ std::string changes_table(const Plan& plan) {
                         bytes_text(row.n_bytes), fmt::join(row.roles, ", "));
   }
   if (n_dropped > 0) text += fmt::format("\n{} tensors are left out.\n", count_text(n_dropped));
+  return text;
+}
+
+// A row for each checkpoint that gave tensors; empty where there is one.
+std::string givers_table(const Plan& plan) {
+  const auto givers = plan.source.givers();
+  if (givers.empty()) return {};
+  std::vector<std::uint64_t> counts(givers.size());
+  for (const PlannedTensor& planned : plan.tensors)
+    if (planned.action != Action::kDrop) ++counts[plan.tensor_of(planned).giver];
+  std::string text = "\n| source | model | licence | tensors |\n|---|---|---|---|\n";
+  for (std::size_t i = 0; i < givers.size(); ++i) {
+    const SourceCard& card = plan.source_facts.giver_cards.at(i);
+    const std::string models = printable(fmt::format("{}", fmt::join(card.base_models, ", ")));
+    text += fmt::format(
+        "| {} | {}{} | {} | {} |\n", givers[i].name, models.empty() ? "not told" : models,
+        card.commit.empty() ? "" : " at " + card.commit,
+        licence_of(card).empty() ? "not told" : printable(licence_of(card)), count_text(counts[i]));
+  }
+  return text;
+}
+
+// The recipe of a composed output, without its paths.
+std::string composition_text(const Plan& plan) {
+  std::string text = "base: BASE\n", sources;
+  for (const formats::Giver& giver : plan.source.givers().subspan(1))
+    sources += fmt::format("{}{}: DIR", sources.empty() ? "" : ", ", giver.name);
+  if (!sources.empty()) text += fmt::format("sources: {{{}}}\n", sources);
+  text += fmt::format("dialect: {}\n", plan.target.dialect->name);
+  std::size_t n_rules = 0;
+  for (const Rule& rule : plan.recipe.rules) {
+    if (rule.origin == RuleOrigin::kDefault) continue;
+    if (n_rules++ == 0) text += "rules:\n";
+    if (n_rules > kMaxCardRules) break;
+    text += fmt::format("- {{match: {}", yaml_text(rule.selector.text()));
+    if (!rule.from.empty()) text += fmt::format(", from: {}", rule.from);
+    if (rule.scheme || rule.from.empty())
+      text +=
+          fmt::format(", scheme: {}", rule.scheme ? formats::scheme_name(*rule.scheme) : "keep");
+    text += "}\n";
+  }
+  if (n_rules > kMaxCardRules) text += "# and more rules\n";
   return text;
 }
 
@@ -178,7 +247,7 @@ std::string typed(const formats::JsonValue& settings) {
 
 bool has_model_card(const Plan& plan) {
   return plan.recipe.choices.repair == nullptr && !plan.source_facts.card.is_too_long &&
-         std::ranges::any_of(plan.tensors, is_changed);
+         (!plan.source.givers().empty() || std::ranges::any_of(plan.tensors, is_changed));
 }
 
 std::string recipe_command(const Recipe& recipe, std::string_view source) {
@@ -210,11 +279,19 @@ std::string model_card_text(const Plan& plan, std::span<const engines::EngineVer
   text +=
       fmt::format("\n# {} in {}\n\n", base.empty() ? "A model" : base.substr(base.find('/') + 1),
                   fmt::join(number_words(plan), ", "));
-  text += base.empty() ? "Made" : fmt::format("Made from [{0}](https://huggingface.co/{0})", base);
-  if (!source.commit.empty()) text += " at " + source.commit;
-  text += fmt::format(" by ingot {}:\n\n```sh\n{}\n```\n\n", kVersion,
-                      recipe_command(plan.recipe, base.empty() ? "IN" : base));
+  const bool is_composed = !plan.source.givers().empty();
+  text += is_composed    ? "Made of several checkpoints"
+          : base.empty() ? "Made"
+                         : fmt::format("Made from [{0}](https://huggingface.co/{0})", base);
+  if (!source.commit.empty() && !is_composed) text += " at " + source.commit;
+  text += is_composed ? fmt::format(
+                            " by ingot {}, with `ingot compose RECIPE OUT`:\n\n"
+                            "```yaml\n{}```\n\n",
+                            kVersion, composition_text(plan))
+                      : fmt::format(" by ingot {}:\n\n```sh\n{}\n```\n\n", kVersion,
+                                    recipe_command(plan.recipe, base.empty() ? "IN" : base));
   text += changes_table(plan);
+  text += givers_table(plan);
   text +=
       "\n`ingot.json` has the recipe, and with `ingot.tensors.jsonl.zst` a hash of each tensor "
       "before and after; `ingot check` compares them with the files.\n";

@@ -21,6 +21,8 @@ TensorRecord record_of(const Plan& plan, const PlannedTensor& planned, const Ten
                       .to = std::string(formats::scheme_facts(planned.to).name),
                       .source = {},
                       .output = {}};
+  if (const auto givers = plan.source.givers(); !givers.empty())
+    record.giver = givers[tensor.giver].name;
   if (done.quality) {
     const quantize::QualitySums& sums = *done.quality;
     record.error = {.relative_error = sums.relative_error(),

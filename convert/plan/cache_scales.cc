@@ -15,6 +15,7 @@
 #include "formats/base/pattern.h"
 #include "formats/cache_views.h"
 #include "formats/checkpoint/stored_facts.h"
+#include "formats/composed.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/nested_config.h"
 #include "formats/dialect/cache_words.h"
@@ -94,8 +95,7 @@ std::string_view module_told_of(std::string_view name, const ConvertedModules& c
 void settle_words_of_codes(Plan& plan, ErrorList& refusals) {
   ConvertedModules converted;
   std::size_t n_outputs = 0, n_inputs = 0;
-  const formats::SourceActivations said(plan.source.config(), plan.source.dialect(),
-                                        plan.source.description());
+  const formats::StoredActivations said(plan.source);
   for (const PlannedTensor& planned : plan.tensors) {
     const LogicalTensor& tensor = plan.tensor_of(planned);
     const bool has_codes = is_quantized(tensor.encoding.scheme);
@@ -104,10 +104,9 @@ void settle_words_of_codes(Plan& plan, ErrorList& refusals) {
       continue;
     converted.emplace(formats::module_name(tensor.name), has_codes);
     if (tensor.encoding.stored.has(formats::Part::kOutputScale)) ++n_outputs;
-    const bool has_unused =
-        planned.action == Action::kRewrap && !planned.keeps_input &&
-        tensor.encoding.stored.has(formats::Part::kInputScale) &&
-        said.of(tensor.name, tensor.encoding) == formats::Activations::kWeightOnly;
+    const bool has_unused = planned.action == Action::kRewrap && !planned.keeps_input &&
+                            tensor.encoding.stored.has(formats::Part::kInputScale) &&
+                            said.of(tensor) == formats::Activations::kWeightOnly;
     if (has_unused) ++n_inputs;
   }
   if (n_outputs > 0)

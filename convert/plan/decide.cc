@@ -14,6 +14,8 @@
 #include "convert/recipe/narrowing.h"
 #include "engines/limits.h"
 #include "formats/base/error.h"
+#include "formats/composed.h"
+#include "formats/config/nested_config.h"
 #include "formats/dialect/dialect.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
@@ -75,11 +77,21 @@ constexpr std::uint64_t kCodesPerWord = 8;  // of INT4
 // A band of one row of scale groups must fit in memory many times over.
 constexpr std::uint64_t kMaxBandBytes = std::uint64_t{256} << 20;
 
+bool says_ue8m0(const formats::Json& block) {
+  return formats::text_at(block, "scale_fmt") == "ue8m0";
+}
+
 // True if the source's config or manifest says that its FP8 scales, which it has or had before it
 // was cast, are powers of two.
 bool source_says_ue8m0(const Plan& plan) {
-  const formats::Json& block = plan.source_facts.quantization;
-  return formats::text_at(block, "scale_fmt") == "ue8m0";
+  return says_ue8m0(plan.source_facts.quantization);
+}
+
+// True if the checkpoint that gave a tensor says so.
+bool giver_says_ue8m0(const Plan& plan, const LogicalTensor& tensor) {
+  return formats::is_taken(tensor)
+             ? says_ue8m0(formats::quantization_block(plan.source.giver_of(tensor).config()))
+             : source_says_ue8m0(plan);
 }
 
 // Scales of MX formats are powers of two by definition.
@@ -142,6 +154,7 @@ class Decider {
     require_search();
     require_zero_points_fit();
     join_fused_tensors(plan_, refusals_);
+    agree_on_globals(plan_, refusals_);
     set_input_scales(plan_, refusals_);
     set_importance(plan_, refusals_);
     set_moments(plan_, refusals_);
@@ -150,6 +163,12 @@ class Decider {
   }
 
  private:
+  bool is_composed() const { return recipe_.choices.composed != nullptr; }
+
+  const formats::Dialect& dialect_of(const LogicalTensor& tensor) const {
+    return source_.giver_of(tensor).dialect();
+  }
+
   bool is_mtp(const LogicalTensor& tensor) const {
     return tensor.layer && *tensor.layer >= source_.config().num_hidden_layers;
   }
@@ -170,13 +189,16 @@ class Decider {
     const LogicalTensor& tensor = source_.tensors()[i];
     const SchemeId from = tensor.encoding.scheme;
     Decision decision = recipe_.decide(tensor);
+    const bool is_asked_for = decision.scheme.has_value();
+    // Everything that was chosen for a composed model is meant to stay as it is.
+    if (is_composed() && !decision.scheme && is_quantized(from)) decision.scheme = from;
     if (stays_plain(tensor, decision)) {
       decision.scheme.reset();
       ++n_listed_;
     }
     narrowing_.note(tensor, decision);
     PlannedTensor planned{.tensor = i, .action = Action::kCopy, .to = from};
-    if (decision.scheme && (*decision.scheme != from || changes_grid(tensor))) {
+    if (decision.scheme && (*decision.scheme != from || (is_asked_for && changes_grid(tensor)))) {
       planned.to = *decision.scheme;
       planned.action = is_quantized(planned.to) ? Action::kQuantize : Action::kCast;
     } else if (decision.scheme && is_quantized(from)) {
@@ -229,7 +251,7 @@ class Decider {
   // ask for several schemes, or the source has them in this dialect.
   bool keeps_others() const {
     return holds_mixtures() &&
-           (dialect_.description_file.empty() || &dialect_ == &source_.dialect());
+           (dialect_.description_file.empty() || &dialect_ == &source_.dialect() || is_composed());
   }
 
   bool holds_mixtures() const {
@@ -277,9 +299,10 @@ class Decider {
   bool can_stay(const LogicalTensor& tensor) const {
     const SchemeId scheme = tensor.encoding.scheme;
     if (formats::is_seen_only(tensor.encoding)) return false;
-    if (&dialect_ == &source_.dialect() && is_selected_.empty()) return true;
+    const formats::Dialect& own = dialect_of(tensor);
+    if (&dialect_ == &own && is_selected_.empty()) return true;
     // Loaders of another dialect build such a module plain.
-    if (&dialect_ != &source_.dialect() && tensor.rule != nullptr &&
+    if (&dialect_ != &own && tensor.rule != nullptr &&
         !formats::can_be_quantized(dialect_, *tensor.rule) && !is_allowed(tensor) &&
         !plain_module_rule(dialect_, scheme).empty())
       return false;
@@ -308,10 +331,16 @@ class Decider {
                              form_of_files(tensor.encoding));
       }
       if (!can_stay(tensor)) {
+        if (is_composed()) {
+          return refusals_.add(ErrorCode::kUnsupported, tensor.name,
+                               "is {}, which dialect {} cannot hold here, and no rule gives it "
+                               "another scheme (a rule with scheme: bf16, or another dialect)",
+                               form_of_files(tensor.encoding), dialect_.name);
+        }
         planned.action = Action::kCast;
         planned.to = SchemeId::kBf16;
         planned.is_demoted = true;
-      } else if (&dialect_ != &source_.dialect() || wants_other_activations(tensor) ||
+      } else if (&dialect_ != &dialect_of(tensor) || wants_other_activations(tensor) ||
                  (!is_selected_.empty() && tensor.encoding.stored.has(Part::kOutputScale))) {
         // A block that is made again says nothing of outputs.
         planned.action = Action::kRewrap;
@@ -347,10 +376,10 @@ class Decider {
     }
   }
 
-  // The source's activations, as its files say.
-  const formats::SourceActivations& said() {
-    if (!said_) said_.emplace(source_.config(), source_.dialect(), source_.description());
-    return *said_;
+  // Activations of a tensor, as the files of its giver say.
+  const formats::SourceActivations& said_of(const LogicalTensor& tensor) {
+    if (!said_) said_.emplace(source_);
+    return said_->said_of(tensor);
   }
 
   // In the same dialect a tensor is copied, unless --activations asks for others than it has.
@@ -358,7 +387,7 @@ class Decider {
     const auto& wanted = recipe_.choices.activations;
     if (!wanted) return false;
     const bool has_scale = tensor.encoding.stored.has(Part::kInputScale);
-    const bool is_said = said().of(tensor.name, tensor.encoding) == Activations::kStatic;
+    const bool is_said = said_of(tensor).of(tensor.name, tensor.encoding) == Activations::kStatic;
     const bool is_other = wanted == Activations::kStatic ? !has_scale : has_scale || is_said;
     return is_other && formats::find_storage(dialect_, source_.family(), tensor.encoding.scheme,
                                              wanted) != nullptr;
@@ -367,7 +396,7 @@ class Decider {
   // True if scales are stored for activations that, as the source's files say, are not quantized.
   bool has_unused_inputs(const LogicalTensor& tensor) {
     return tensor.encoding.stored.has(Part::kInputScale) &&
-           said().of(tensor.name, tensor.encoding) == Activations::kWeightOnly;
+           said_of(tensor).of(tensor.name, tensor.encoding) == Activations::kWeightOnly;
   }
 
   // The row for codes that are kept with the scales of their activations; null: the source has
@@ -391,8 +420,8 @@ class Decider {
   // the activations that its files say; null: there is none. No engine loads INT8 without quantized
   // activations.
   const StorageRow* chosen_row(const PlannedTensor& planned, const LogicalTensor& tensor) {
-    if (!source_.dialect().is_read_only && !has_unused_inputs(tensor)) return nullptr;
-    const Activations activations = said().of(tensor.name, tensor.encoding);
+    if (!dialect_of(tensor).is_read_only && !has_unused_inputs(tensor)) return nullptr;
+    const Activations activations = said_of(tensor).of(tensor.name, tensor.encoding);
     const bool is_int8 = formats::scheme_facts(planned.to).code == formats::CodeKind::kInt8;
     const bool is_possible = activations != Activations::kStatic &&
                              !(is_int8 && activations == Activations::kWeightOnly);
@@ -429,7 +458,7 @@ class Decider {
     if (!wanted && !planned.keeps_input && !row->activations_choice.empty()) {
       // Stored codes tell a repair.
       if (recipe_.choices.repair != nullptr) {
-        const auto activations = repaired_activations(said(), dialect_, tensor);
+        const auto activations = repaired_activations(said_of(tensor), dialect_, tensor);
         if (const StorageRow* found =
                 formats::find_storage(dialect_, family, planned.to, activations);
             found != nullptr && activations != Activations::kStatic)
@@ -566,8 +595,8 @@ class Decider {
         // Block FP8 has its own scales; tensors of MX formats tell nothing of them.
         const std::uint32_t scale = plan_.tensor_of(planned).encoding.stored[Part::kScale];
         const RepairFacts* repair = recipe_.choices.repair.get();
-        const bool is_so =
-            repair != nullptr ? repair->power_of_two_scales : source_says_ue8m0(plan_);
+        const bool is_so = repair != nullptr ? repair->power_of_two_scales
+                                             : giver_says_ue8m0(plan_, plan_.tensor_of(planned));
         all = all && (is_so || source_.stored()[scale].dtype == formats::DType::kF8E8M0);
       } else if (planned.scales != PlannedTensor::kNone) {
         all = all && release_claims;
@@ -586,7 +615,7 @@ class Decider {
   std::optional<std::uint64_t> source_group_;
   std::vector<std::string> listed_;                 // modules that the source leaves plain, sorted
   std::size_t n_listed_ = 0;                        // weights that stay plain for that
-  std::optional<formats::SourceActivations> said_;  // see said()
+  std::optional<formats::StoredActivations> said_;  // see said_of()
   const ReleasedTensors released_{recipe_.choices.scales_from.get()};
   std::map<SchemeId, bool> is_selected_;
   bool holds_other_experts_ = false;

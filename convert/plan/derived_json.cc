@@ -7,6 +7,7 @@
 #include "convert/plan/repair.h"
 #include "formats/checkpoint/promised_tensors.h"
 #include "formats/checkpoint/stored_facts.h"
+#include "formats/composed.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/nested_config.h"
 #include "formats/container/checkpoint_index.h"
@@ -74,13 +75,12 @@ void add_tied_head(const Checkpoint& source, std::vector<formats::WrittenTensor>
 // With the blocks of retiled tensors, or with those that they had before.
 std::vector<formats::WrittenTensor> written_tensors(const Plan& plan, bool retiled) {
   const Checkpoint& source = plan.source;
-  const formats::SourceActivations of_source(source.config(), source.dialect(),
-                                             source.description());
+  const formats::StoredActivations of_source(source);
   std::vector<formats::WrittenTensor> written;
   const bool is_repair = plan.recipe.choices.repair != nullptr;
   const auto stored_activations = [&](const LogicalTensor& tensor) {
-    return is_repair ? repaired_activations(of_source, source.dialect(), tensor)
-                     : of_source.of(tensor.name, tensor.encoding);
+    return is_repair ? repaired_activations(of_source.said_of(tensor), source.dialect(), tensor)
+                     : of_source.of(tensor);
   };
   written.reserve(plan.tensors.size());
   std::vector<bool> has_whole_rows;
@@ -258,7 +258,7 @@ std::string derive_config(Plan& plan, bool of_ranks) {
       (source.lacks_promised_mtp() || plan.recipe.mtp == MtpPolicy::kDrop))
     drop_mtp_layers(source.config(), text);
   if (has_head_apart(plan)) formats::untie_head(source.config(), config);
-  if (is_repair) state_mtp_layers(source, config);
+  if (is_repair || plan.recipe.choices.composed != nullptr) state_mtp_layers(source, config);
   if (of_ranks) state_widths(plan.alignments.widths, text);
   // A config with the same meaning stays as it is, to the byte.
   if (config == *source.config().raw) return source.config_text();
@@ -309,7 +309,7 @@ void require_sound_mtp(const Plan& plan, ErrorList& refusals) {
   const formats::Family& family = plan.source.family();
   const formats::ModelConfig& config = plan.source.config();
   const auto said = formats::understated_mtp(family, config);
-  if (said && plan.recipe.choices.repair == nullptr) {
+  if (said && plan.recipe.choices.repair == nullptr && plan.recipe.choices.composed == nullptr) {
     refusals.add(ErrorCode::kMismatch, "",
                  "config.json says num_nextn_predict_layers {}, and {} MTP layer(s) "
                  "are here (--mtp drop leaves them out; ingot repair sets the number)",

@@ -269,6 +269,11 @@ bool has_global(const PlannedTensor& planned) {
   return scheme != nullptr && scheme->global != nullptr;
 }
 
+// Their global scales are compared (agree_on_globals).
+bool keeps_codes(const PlannedTensor& planned) {
+  return planned.action == Action::kCopy || planned.action == Action::kRewrap;
+}
+
 void require_alike(const Plan& plan, const std::vector<std::uint32_t>& fused, ErrorList& refusals) {
   const PlannedTensor& first = plan.tensors[fused.front()];
   const std::string& first_name = plan.tensor_of(first).name;
@@ -282,7 +287,9 @@ void require_alike(const Plan& plan, const std::vector<std::uint32_t>& fused, Er
       refusals.add(ErrorCode::kInvalidArgument, name,
                    "loaders fuse it with {}, which becomes {} (give both one scheme)", first_name,
                    scheme_name(first.to));
-    } else if (has_global(first) && other.action != first.action) {
+    } else if (has_global(first) && other.action != first.action &&
+               !(keeps_codes(first) && keeps_codes(other) &&
+                 plan.recipe.choices.composed != nullptr)) {
       refusals.add(ErrorCode::kInvalidArgument, name,
                    "loaders fuse it with {}, and the two would have different global "
                    "scales (cast the source to bf16 first)",

@@ -3,6 +3,7 @@
 #include "convert/plan/passes.h"
 #include "convert/recipe/default_recipes.h"
 #include "formats/base/error.h"
+#include "formats/composed.h"
 #include "formats/dialect/dialect.h"
 
 namespace ingot::convert {
@@ -70,12 +71,11 @@ bool takes_group_size(const Plan& plan) {
 
 bool takes_activations(const Plan& plan) {
   const auto& wanted = plan.recipe.choices.activations;
-  const formats::SourceActivations of_source(plan.source.config(), plan.source.dialect(),
-                                             plan.source.description());
+  const formats::StoredActivations of_source(plan.source);
   return any(plan, [&](const PlannedTensor& planned, const LogicalTensor& tensor) {
     if (!is_quantized(planned, tensor)) return false;
-    return wanted == (planned.storage != nullptr ? planned.storage->activations
-                                                 : of_source.of(tensor.name, tensor.encoding));
+    return wanted ==
+           (planned.storage != nullptr ? planned.storage->activations : of_source.of(tensor));
   });
 }
 

@@ -208,6 +208,12 @@ void set_released_scales(Plan& plan, const ReleasedTensors& released, ErrorList&
 /// by the same action where they share a scale; others are refused.
 void join_fused_tensors(Plan& plan, ErrorList& refusals);
 
+/// Judges NVFP4 weights that loaders fuse and several checkpoints gave, and that keep their codes:
+/// one global scale serves them all. Refuses those that differ (kMismatch), or sets
+/// PlannedTensor::joint_global where the recipe asks for it. Does nothing where nothing is
+/// composed.
+void agree_on_globals(Plan& plan, ErrorList& refusals);
+
 /// Sets PlannedTensor::input of every tensor whose storage row has static activations, from the
 /// ranges of the calibration or from --input-scale. Fused tensors see the same input and get the
 /// scale of their joint range. Modules without a range are refused, with the list.

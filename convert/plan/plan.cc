@@ -97,7 +97,7 @@ std::set<std::uint32_t> Plan::source_files_of(const PlannedTensor& planned) cons
 }
 
 bool Plan::is_copy() const {
-  return recipe.choices.kv_scales == nullptr &&
+  return recipe.choices.kv_scales == nullptr && recipe.choices.composed == nullptr &&
          std::ranges::all_of(tensors, [](const PlannedTensor& planned) {
            return planned.action == Action::kCopy && !planned.joint_global;
          });

@@ -70,10 +70,10 @@ struct PlannedTensor {
   formats::SchemeId to{};
   /// No rule asked for it: the source's scheme has no place in the target dialect.
   bool is_demoted = false;
-  bool is_weighted = false;     ///< --importance knows its columns
-  bool carries_errors = false;  ///< --gptq: --importance knows the moments of its inputs
+  bool is_weighted = false;       ///< --importance knows its columns
+  bool carries_errors = false;    ///< --gptq: --importance knows the moments of its inputs
   bool adds_zero_points = false;  ///< kQuantize only: zero points are chosen with the scales
-  bool by_moments = false;   ///< its scales are searched by moments of its inputs
+  bool by_moments = false;        ///< its scales are searched by moments of its inputs
   /// The global scale that block scales of a kCopy are computed again for, as the dialect stores
   /// it.
   std::optional<float> joint_global = {};
@@ -242,6 +242,8 @@ struct SourceFacts {
   /// config.json says that the head is the embedding, and another one is stored.
   bool has_head_apart = false;
   SourceCard card = {};
+  /// Cards of the givers of a composed source, by Checkpoint::givers(); empty for others.
+  std::vector<SourceCard> giver_cards = {};
 };
 
 /// The whole output, decided only from headers: a pure function of the facts read of the source,

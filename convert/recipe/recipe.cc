@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "convert/recipe/composition.h"
 #include "convert/recipe/default_recipes.h"
 #include "convert/recipe/engine_choice.h"
 #include "convert/recipe/kv_ranges.h"
@@ -110,6 +111,14 @@ std::string scheme_word(const std::optional<SchemeId>& scheme) {
   return std::string(scheme ? scheme_name(*scheme) : kKeep);
 }
 
+/// A rule as it is written: `SELECTOR=SCHEME`, with the giver where it names one.
+std::string rule_text(const Rule& rule) {
+  const std::string from = rule.from.empty() ? "" : fmt::format(" from {}", rule.from);
+  return rule.scheme || rule.from.empty()
+             ? fmt::format("{}={}{}", rule.selector.text(), scheme_word(rule.scheme), from)
+             : rule.selector.text() + from;
+}
+
 std::string_view origin_name(RuleOrigin origin) {
   static constexpr std::array<std::string_view, 3> kNames = {"--rule", "--recipe", "default"};
   return kNames.at(static_cast<std::size_t>(origin));
@@ -136,10 +145,10 @@ bool Rule::names(const LogicalTensor& tensor) const {
 }
 
 bool Rule::spares(const LogicalTensor& tensor) const {
-  const SchemeId from = tensor.encoding.scheme;
-  if (!scheme || is_quantized(*scheme) || is_coded(from) || narrows(tensor)) return false;
+  const SchemeId stored = tensor.encoding.scheme;
+  if (!scheme || is_quantized(*scheme) || is_coded(stored) || narrows(tensor)) return false;
   return !selector.names(tensor) &&
-         formats::scheme_facts(from).code_bits > formats::scheme_facts(*scheme).code_bits;
+         formats::scheme_facts(stored).code_bits > formats::scheme_facts(*scheme).code_bits;
 }
 
 void Allowances::add(std::string_view text) {
@@ -193,7 +202,8 @@ Decision Recipe::decide(const LogicalTensor& tensor) const {
     // towers too.
     const bool is_of_cast = rule.quantized_only && rule.origin == RuleOrigin::kDefault &&
                             role_of(tensor) == formats::Role::kOtherModality;
-    if (stays_unless_named(tensor) && !rule.names(tensor) && !rule.narrows(tensor) && !is_of_cast)
+    if (stays_unless_named(tensor) && !rule.names(tensor) && !rule.narrows(tensor) && !is_of_cast &&
+        rule.from.empty())
       continue;
     if (!rule.spares(tensor)) {
       decision.rule = &rule;
@@ -212,9 +222,9 @@ void Recipe::check_all_matched(std::span<const LogicalTensor> tensors) const {
     if (std::any_of(tensors.begin(), tensors.end(),
                     [&](const LogicalTensor& t) { return rule.matches(t); }))
       continue;
-    Error error(ErrorCode::kInvalidArgument, "{}{} '{}={}' matches no tensor (see {}){}",
+    Error error(ErrorCode::kInvalidArgument, "{}{} '{}' matches no tensor (see {}){}",
                 rule.line > 0 ? fmt::format("line {}: ", rule.line) : "", origin_name(rule.origin),
-                rule.selector.text(), scheme_word(rule.scheme),
+                rule_text(rule),
                 rule.selector.knows_family() ? "ingot list roles DIR for its roles and layers"
                                              : "ingot inspect --tensors for the names",
                 formats::meant_tensor(rule.selector.text(), tensors));
@@ -238,8 +248,7 @@ std::vector<std::string> Recipe::remarks(std::span<const LogicalTensor> tensors)
     }
   }
   const auto text_of = [](const Rule& rule) {
-    return fmt::format("{} '{}={}'", origin_name(rule.origin), rule.selector.text(),
-                       scheme_word(rule.scheme));
+    return fmt::format("{} '{}'", origin_name(rule.origin), rule_text(rule));
   };
   std::vector<std::string> found;
   for (const Rule& rule : rules) {
@@ -273,6 +282,7 @@ Json Recipe::to_json() const {
     if (rule.quantized_only) row["quantized_only"] = true;
     if (rule.narrows_saved) row["narrows_saved"] = true;
     if (rule.first_layer) row["first_layer"] = *rule.first_layer;
+    if (!rule.from.empty()) row["from"] = rule.from;
     json["rules"].push_back(std::move(row));
   }
   for (const Allowance& row : kAllowances) {
@@ -294,8 +304,9 @@ Json settings_of(const Json& recipe) {
     Json& rules = settings[std::string(origin_name(origin).substr(2))] = Json::array();
     for (const Json& rule : recipe.at("rules")) {
       if (rule.at("origin") == origin_name(origin))
-        rules.push_back(fmt::format("{}={}", rule.at("match").get<std::string>(),
-                                    rule.at("scheme").get<std::string>()));
+        rules.push_back(fmt::format(
+            "{}={}{}", rule.at("match").get<std::string>(), rule.at("scheme").get<std::string>(),
+            rule.contains("from") ? fmt::format(" from {}", formats::text_at(rule, "from")) : ""));
     }
   }
   Json& allow = settings["allow"] = Json::array();
@@ -493,6 +504,11 @@ Json Choices::to_json() const {
   if (kv_scales) record_statistics("kv_scales", kv_scales->hash(), {}, json);
   if (scales_from) json["scales_from"] = scales_from_fingerprint;
   if (repair) json["repair"] = true;
+  if (composed) {
+    Json& words = json["compose"] = Json::object();
+    if (composed->takes_base_side_files) words["side-files"] = "base";
+    if (composed->rescales) words["fused"] = "rescale";
+  }
   return json;
 }
 

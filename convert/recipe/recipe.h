@@ -20,6 +20,8 @@ namespace ingot::convert {
 class ActivationScales;
 class KvRanges;
 class Importance;
+struct ComposedFacts;
+struct Composition;
 struct RepairFacts;
 
 /// Where a rule comes from; rules are tried in this order.
@@ -38,8 +40,9 @@ struct Rule {
   /// And those that it holds in more bits than it says and releases have (formats::is_saved_wider).
   bool narrows_saved = false;
   std::optional<std::uint32_t> first_layer;  ///< --mtp: only layers from this one on
-  std::string file = {};                     ///< recipe file that has the rule
-  int line = 0;                              ///< line in `file`, from 1
+  std::string from = {};  ///< giver of the tensors (ingot compose); empty: the base
+  std::string file = {};  ///< recipe file that has the rule
+  int line = 0;           ///< line in `file`, from 1
 
   [[nodiscard]] bool matches(const formats::LogicalTensor& tensor) const;
   /// True if a tensor stays as it is although the rule matches it: a plain tensor of more bits than
@@ -105,6 +108,9 @@ struct Choices {
   /// `ingot repair`: the description of the quantization is derived again, weights that loaders
   /// fuse get one global scale, and files in which nothing changes are links. Null: no repair.
   std::shared_ptr<const RepairFacts> repair;
+  /// `ingot compose`: the source is composed of several, and keeps what it was taken for. Null:
+  /// one.
+  std::shared_ptr<const ComposedFacts> composed;
 
   [[nodiscard]] formats::Json to_json() const;
 };
@@ -174,6 +180,9 @@ void take_option(std::string_view name, std::string_view word, Recipe& recipe);
 /// A recipe in YAML: recipe_options(), `rules` (a list of {match, scheme}), `allow` (a map from
 /// kind to a list of patterns), `quantize-attention`, `gptq` and `zero-points`. At most 1 MiB and
 /// 10,000 rules; anything unknown or of the wrong type is kInvalidArgument, with its line.
-Recipe parse_recipe(std::string_view yaml, std::string_view where);
+/// `composition`: takes the words of a recipe of several sources too, which must name a base:
+/// `base`, `sources`, `side-files`, `fused`, and `from` in a rule; null: these are refused.
+Recipe parse_recipe(std::string_view yaml, std::string_view where,
+                    Composition* composition = nullptr);
 
 }  // namespace ingot::convert

@@ -4,6 +4,8 @@
 #include <array>
 #include <optional>
 
+#include <fmt/ranges.h>
+
 #include "formats/base/fd.h"
 #include "formats/files/hub_cache.h"
 #include "formats/json/json.h"
@@ -111,6 +113,16 @@ void take_names(const formats::Checkpoint& source, const std::string& base_model
 }
 
 }  // namespace
+
+std::string licence_of(const SourceCard& card) {
+  const auto said = [&](std::string_view key) {
+    const auto found = std::ranges::find(card.kept, key, &CardEntry::key);
+    return found == card.kept.end() ? std::string()
+                                    : fmt::format("{}", fmt::join(found->values, ", "));
+  };
+  const std::string licence = said("license"), name = said("license_name");
+  return licence.empty() || (licence == "other" && !name.empty()) ? name : licence;
+}
 
 bool is_hub_model(std::string_view name) {
   return name.find('@') == std::string_view::npos &&

@@ -34,6 +34,10 @@ struct SourceCard {
   bool is_too_long = false;  ///< README.md is too long, and stays as it is
 };
 
+/// The licence, as the card calls it: `license`, or `license_name` where that is `other`. Empty
+/// where it says none.
+std::string licence_of(const SourceCard& card);
+
 /// True for `ORG/NAME`, without a revision.
 bool is_hub_model(std::string_view name);
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -230,16 +231,28 @@ OriginalGlobals original_globals(const Plan& plan) {
     return planned.action == Action::kRewrap && encoding.stored.has(Part::kGlobal) &&
            encoding.global_divides != planned.storage->global_divides;
   });
-  const auto manifest = turns_any ? formats::read_manifest(plan.source.directory())
-                                  : std::optional<formats::Manifest>();
-  if (!manifest) return originals;
-  for (const formats::TensorRecord& record : formats::read_tensor_records(
-           plan.source.directory() / formats::kRecordsName, manifest->records_hash)) {
-    if (record.original_global) {
+  if (!turns_any) return originals;
+  const auto givers = plan.source.givers();
+  std::map<std::string_view, std::uint32_t> giver_of;
+  if (!givers.empty()) {
+    for (const formats::LogicalTensor& tensor : plan.source.tensors())
+      giver_of.emplace(tensor.name, tensor.giver);
+  }
+  const auto read = [&](const std::filesystem::path& directory, std::uint32_t giver) {
+    const auto manifest = formats::read_manifest(directory);
+    if (!manifest) return;
+    for (const formats::TensorRecord& record :
+         formats::read_tensor_records(directory / formats::kRecordsName, manifest->records_hash)) {
+      const auto found = giver_of.find(record.name);
+      const bool is_given = givers.empty() || (found != giver_of.end() && found->second == giver);
+      if (!record.original_global || !is_given) continue;
       originals[record.name] = {.value = record.original_global->value,
                                 .divides = record.original_global->divides};
     }
-  }
+  };
+  if (givers.empty()) read(plan.source.directory(), 0);
+  for (std::uint32_t giver = 0; giver < givers.size(); ++giver)
+    read(givers[giver].model->directory(), giver);
   return originals;
 }
 

@@ -289,6 +289,7 @@ Draft Checkpoint::draft_of_view() const {
   draft.lacks_promised_mtp = state_->lacks_promised_mtp;
   draft.aliases = state_->aliases;
   draft.has_identity_experts = state_->has_identity_experts;
+  draft.givers = state_->givers;
   return draft;
 }
 

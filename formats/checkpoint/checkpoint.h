@@ -52,6 +52,14 @@ struct OpenOptions {
   bool ignores_index = false;
 };
 
+class Checkpoint;
+
+/// One of the checkpoints of which another is composed (formats/composed.h).
+struct Giver {
+  std::string name;  ///< name in the recipe
+  std::shared_ptr<const Checkpoint> model;
+};
+
 /// A file next to the weights, copied byte for byte on conversion: everything but weights, weight
 /// indices, derived files (configs, the dialects' description files), ingot's own files and files
 /// that are no part of a checkpoint (foreign_files.h); subfolders included.
@@ -95,6 +103,7 @@ struct Draft {
   /// False where slices were joined by their names: one of an unknown name may be cut.
   bool cuts_are_known = true;
   bool is_one_file = false;  ///< true: a file of a checkpoint, whose other files are not looked for
+  std::vector<Giver> givers;  ///< Checkpoint::givers()
 
   const Family* family = find_family("generic");
   std::vector<LogicalTensor> tensors;
@@ -212,6 +221,14 @@ class Checkpoint final : public TensorSource {
   [[nodiscard]] bool lacks_promised_mtp() const { return state_->lacks_promised_mtp; }
   /// The slicing of a rank's directory, from its manifest; null for others, and for joined slices.
   [[nodiscard]] const SlicingRecord* slicing() const;
+
+  /// The checkpoints of which this one is composed, the base first; empty for any other.
+  [[nodiscard]] std::span<const Giver> givers() const { return state_->givers; }
+  /// The checkpoint whose config, dialect and description tell of a tensor: the one that gave it,
+  /// or this one, where nothing is composed.
+  [[nodiscard]] const Checkpoint& giver_of(const LogicalTensor& tensor) const {
+    return state_->givers.empty() ? *this : *state_->givers.at(tensor.giver).model;
+  }
 
   /// The bytes of the stored tensors.
   [[nodiscard]] const StoredBytes& bytes() const { return *state_->bytes; }

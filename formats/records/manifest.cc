@@ -163,6 +163,7 @@ std::string manifest_text(const Manifest& manifest) {
   if (!manifest.unverified.empty()) json["unverified"] = manifest.unverified;
   if (!manifest.index.empty()) json["index"] = manifest.index;
   if (!manifest.engine->is_null()) json["engine"] = *manifest.engine;
+  if (!manifest.sources->is_null()) json["sources"] = *manifest.sources;
   return json_text(json);
 }
 
@@ -202,6 +203,7 @@ Manifest parse_manifest(std::string_view text, std::string_view where) {
   manifest.unverified = fields.text("unverified", "");
   manifest.index = fields.text("index", "");
   if (const Json* engine = fields.find("engine")) manifest.engine = *engine;
+  if (const Json* sources = fields.find("sources")) manifest.sources = *sources;
   fields.expect_no_more();
   return manifest;
 }
@@ -232,6 +234,7 @@ std::string tensor_record_line(const TensorRecord& record) {
   }
   if (record.carries_errors) json["gptq"] = true;
   if (!record.home_file.empty()) json["home_file"] = record.home_file;
+  if (!record.giver.empty()) json["giver"] = record.giver;
   return json.dump();
 }
 
@@ -261,6 +264,7 @@ TensorRecord parse_tensor_record(std::string_view line, std::string_view where) 
   }
   record.carries_errors = fields.boolean("gptq", false);
   record.home_file = fields.optional_inner_path("home_file");
+  record.giver = fields.text("giver", "");
   fields.expect_no_more();
   return record;
 }

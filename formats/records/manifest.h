@@ -57,6 +57,10 @@ struct Manifest {
   /// Layout `vllm-sharded`: the engine that the files are for, and under `constants` the names of
   /// tensors of ones that it creates itself. Null for others.
   JsonValue engine = {};
+  /// `ingot compose`: the checkpoints that gave the tensors, a list of objects with `name`, and
+  /// with what their cards say: `models`, `commit`, `license`. The base is the first. Null for
+  /// others.
+  JsonValue sources = {};
 
   /// True if the layers for multi-token prediction were left out on request (`--mtp drop`).
   [[nodiscard]] bool drops_mtp() const;
@@ -118,6 +122,7 @@ struct TensorRecord {
   bool carries_errors = false;  ///< codes were chosen column by column (--gptq)
   /// Weights file in which layout `hf` would have the tensor; only for a rank's tensors.
   std::string home_file = {};
+  std::string giver = {};  ///< `ingot compose`: the one of Manifest::sources that gave it
 };
 
 std::string tensor_record_line(const TensorRecord& record);

@@ -29,6 +29,8 @@ struct LogicalTensor {
   /// the shape does not tell it, unless a view turns them (formats/experts/expert_views.h).
   StackOrder stack = StackOrder::kNone;
   bool is_unknown = false;  ///< true: the family has rows, and no row has this name
+  /// The checkpoint that gave it to a composed one: index into Checkpoint::givers().
+  std::uint32_t giver = 0;
 };
 inline Role role_of(const LogicalTensor& tensor) {
   return tensor.is_unknown ? Role::kUnknown : role_of(tensor.rule);

@@ -5,7 +5,10 @@
 #include <fmt/format.h>
 
 #include "convert/output/version.h"
+#include "convert/recipe/composition.h"
+#include "convert/recipe/recipe.h"
 #include "formats/base/error.h"
+#include "formats/base/fd.h"
 #include "formats/text/spelling.h"
 #include "library/options/job_options.h"
 #include "verify/gates/gate.h"
@@ -86,6 +89,12 @@ void declare_verification(FlagTable& table, MeasurementOptions& flags,
   table.add(FlagGroup::kCommon, {std::move(levels)});
   table.add(FlagGroup::kSource, {family_flag(&options.family, kFamilyHelp),
                                  family_file_flag(&options.family),
+                                 {"--sources",
+                                  &flags.sources,
+                                  "the directory of one of the sources of a composed output, by "
+                                  "its name there; may be repeated (a recipe as the source names "
+                                  "all)",
+                                  {.value_name = "NAME=DIR", .idle = of_pair}},
                                  {"--source-config",
                                   &options.source_config,
                                   "config.json of the source, for shards without one, or one file",
@@ -109,6 +118,28 @@ void declare_verification(FlagTable& table, MeasurementOptions& flags,
         "statistics of ingot calibrate, a directory or a file, that static scales are compared "
         "with, by structure",
         {.kind = ValueKind::kPath}}});
+}
+
+std::string verified_source(const std::string& given, const MeasurementOptions& flags,
+                            verify::VerificationOptions& options) {
+  constexpr std::uint64_t kMaxRecipeBytes = std::uint64_t{1} << 20;
+  const std::filesystem::path path(given);
+  const bool is_recipe = path.extension() == ".yaml" || path.extension() == ".yml";
+  if (!is_recipe) {
+    for (const std::string& text : flags.sources) {
+      const std::size_t equals = text.find('=');
+      if (equals == std::string::npos || equals == 0 || equals + 1 == text.size())
+        throw Error(ErrorCode::kInvalidArgument, "--sources '{}' is not NAME=DIR", text);
+      options.sources[text.substr(0, equals)] = text.substr(equals + 1);
+    }
+    return given;
+  }
+  convert::Composition composition;
+  (void)convert::parse_recipe(read_text_file(path, kMaxRecipeBytes), given, &composition);
+  for (const std::string& text : flags.sources) composition.replace(text);
+  for (const convert::NamedDirectory& giver : composition.givers)
+    options.sources[giver.name] = giver.path;
+  return composition.givers.front().path.string();
 }
 
 verify::VerificationOptions measurement_options(const MeasurementOptions& flags) {

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "library/options/flag_table.h"
 #include "verify/verification.h"
@@ -14,6 +15,7 @@ struct MeasurementOptions {
   verify::VerificationOptions options = {.threads = 0};
   std::string levels = "structure,weights", profile = "native", mem_limit = "4GiB";
   bool no_hashes = false;
+  std::vector<std::string> sources;  ///< --sources NAME=DIR
 };
 
 /// --levels.
@@ -25,6 +27,11 @@ void declare_measurement_options(FlagTable& table, MeasurementOptions& flags,
 /// Declares the flags of a verification: those above, gates, and how each side is read.
 void declare_verification(FlagTable& table, MeasurementOptions& flags,
                           const std::function<bool()>& is_pair);
+
+/// The directory of the source that a verification names: itself, or, for a recipe of several
+/// sources, its base; then `options.sources` has the others.
+std::string verified_source(const std::string& given, const MeasurementOptions& flags,
+                            verify::VerificationOptions& options);
 
 /// The options of the flags. Throws for faults in them.
 verify::VerificationOptions measurement_options(const MeasurementOptions& flags);

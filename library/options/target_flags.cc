@@ -56,7 +56,9 @@ std::vector<std::string> offered_selectors() {
 }
 
 // The recipe of that name, or in that file.
-Recipe read_recipe(const std::string& name) {
+Recipe read_recipe(const std::string& name, convert::Composition* composition) {
+  if (composition != nullptr)
+    return convert::parse_recipe(read_text_file(name, kMaxRecipeBytes), name, composition);
   const auto& rows = convert::kBuiltInRecipes;
   const auto* const row = std::ranges::find(rows, name, &convert::BuiltInRecipe::name);
   if (row != rows.end()) return convert::parse_recipe(row->yaml, name);
@@ -118,9 +120,9 @@ void require_own_statistics(const convert::Choices& choices, const formats::Chec
   if (choices.kv_scales) choices.kv_scales->require_made_from(source, "--kv-scales");
 }
 
-Recipe make_recipe(const TargetFlags& flags) {
+Recipe make_recipe(const TargetFlags& flags, convert::Composition* composition) {
   Recipe recipe;
-  if (!flags.recipe_file.empty()) recipe = read_recipe(flags.recipe_file);
+  if (!flags.recipe_file.empty()) recipe = read_recipe(flags.recipe_file, composition);
   std::vector<convert::Rule> first;
   for (const std::string& text : flags.rules) first.push_back(convert::parse_rule(text));
   recipe.rules.insert(recipe.rules.begin(), std::make_move_iterator(first.begin()),

@@ -32,7 +32,8 @@ Flag allow_flag(TargetFlags& flags);
 
 /// The recipe of the flags, those of the command line before the recipe's; reads the files that
 /// they name, but for --scales-from. Throws kInvalidArgument for words that are not understood.
-convert::Recipe make_recipe(const TargetFlags& flags);
+/// `composition`: the recipe is one of several sources, whose words it takes.
+convert::Recipe make_recipe(const TargetFlags& flags, convert::Composition* composition = nullptr);
 /// Opens the release whose scales are taken over, where one was given.
 void open_scales_from(const TargetFlags& flags, const std::string& family, std::size_t threads,
                       convert::Choices& choices);

@@ -95,6 +95,7 @@ CAST = "convert in out --to bf16 --max-shard-size 100KB"
 QUANTIZE = "convert in out --to nvfp4 --search mse --max-shard-size 100KB"
 SLICE = "convert in out --tp 2 --ep 2 --tp-fit retile"
 REPLACE = "convert in out --to bf16 --force"
+COMPOSE = "compose compose.yaml out --max-shard-size 100KB"
 CONSUME = "convert in out --to bf16 --max-shard-size 100KB --consume-source"
 JOBS = [
     Job("cast", CAST),
@@ -106,6 +107,8 @@ JOBS = [
     Job("slice", SLICE),
     Job("vllm-sharded", "convert in out --layout vllm-sharded --to bf16 --tp 2"),
     Job("repair", "repair in out", source="broken"),
+    Job("compose", COMPOSE),
+    Job("compose-slice", COMPOSE + " --tp 2 --tp-fit retile --resume", before=[(COMPOSE + " --tp 2 --tp-fit retile", "rename:KILL:5")]),
     Job("consume", CONSUME, consumes=True),
     Job("consume-late", CONSUME + " --read-back --tp 2 --tp-fit retile", consumes=True),
     Job("first-part", QUANTIZE + " --part 0/2", after=[QUANTIZE + " --part 1/2", "join out"]),
@@ -131,10 +134,22 @@ READERS = {
     "verify": "verify model model --levels structure --json",
     "dry-run": "convert model none --to nvfp4 --dry-run --json",
     "recipe": "convert model none --recipe recipe.yaml --dry-run --json",
+    "compose-recipe": "compose compose.yaml none --source base=model --dry-run --json",
     "chat": "generate example --prompt fox --chat-format template --max-new-tokens 0 --json",
 }
 READERS_FAULTS = {"malloc": "ENOMEM", "opendir": "ENOMEM", "pread": "EIO"}
 COLLECTS = ("check", "pread")  # a file that cannot be read is one of its findings
+# Attention of another build, next to a scheme for other tensors.
+COMPOSED = """
+base: in
+sources: {other: slices}
+fused: rescale
+rules:
+  - match: role:attention
+    from: other
+  - match: role:experts
+    scheme: fp8-channel
+"""
 RECIPE = """
 to: nvfp4
 rules:
@@ -226,7 +241,7 @@ class Bench:
         environment = {**self.environment, **({"INGOT_FAULTS": faults} if faults else {})}
         (self.folder / "calls").unlink(missing_ok=True)
         limits = ["--threads", str(self.options.threads)] if words[0] != "inspect" else []
-        if words[0] in ("convert", "repair", "merge", "join") and "--json" not in words:
+        if words[0] in ("convert", "compose", "repair", "merge", "join") and "--json" not in words:
             limits += ["--progress", "never"]
         try:
             done = subprocess.run(
@@ -445,6 +460,7 @@ def make_models(bench):
     config["quantization_config"]["ignore"] = ["lm_head"]
     (broken / "config.json").write_text(json.dumps(config, indent=2))
     (bench.folder / "recipe.yaml").write_text(RECIPE)
+    (bench.folder / "compose.yaml").write_text(COMPOSED)
     os.symlink(bench.options.example, bench.folder / "example")
 
 
@@ -475,7 +491,7 @@ class Loop:
                 path = self.folder(f"bench{self.n_benches}")
             for name in ("model", "wide", *MODELS):
                 copy_tree(self.first.path(name), os.path.join(path, name))
-            for name in ("recipe.yaml", "example"):
+            for name in ("recipe.yaml", "compose.yaml", "example"):
                 shutil.copy(self.first.path(name), path, follow_symlinks=False)
             self.here.bench = Bench(self.options, path)
             self.here.bench.seen = self.seen

@@ -8,6 +8,7 @@
 
 #include "formats/base/hash.h"
 #include "formats/checkpoint/stored_facts.h"
+#include "formats/composed.h"
 #include "formats/config/config_meaning.h"
 #include "formats/dialect/dialect.h"
 #include "formats/family/families.h"
@@ -72,8 +73,7 @@ std::uint64_t bytes_of(const Checkpoint& model, const LogicalTensor& tensor) {
 }
 
 std::string kind_of(const Checkpoint& model) {
-  const formats::SourceActivations activations(model.config(), model.dialect(),
-                                               model.description());
+  const formats::StoredActivations activations(model);
   bool has_fp8 = false, has_int8 = false, has_static_int8 = false;
   bool has_nvfp4 = false, has_coarser = false;
   for (const LogicalTensor& tensor : model.tensors()) {
@@ -81,7 +81,7 @@ std::string kind_of(const Checkpoint& model) {
     const formats::SchemeFacts& facts = formats::scheme_facts(scheme);
     if (!facts.quantized) continue;
     const auto is = [&](formats::Activations activations_of_it) {
-      return activations.of(tensor.name, tensor.encoding) == activations_of_it;
+      return activations.of(tensor) == activations_of_it;
     };
     if (facts.code == formats::CodeKind::kInt8) {
       has_int8 = true;

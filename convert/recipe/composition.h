@@ -1,0 +1,52 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/storage/block_scales.h"
+
+namespace ingot::convert {
+
+/// The gift of a directory that a recipe of several sources names.
+enum class GiverKind : std::uint8_t {
+  kBase,     ///< whatever no rule takes from elsewhere
+  kSource,   ///< the tensors of the rules that name it
+  kOverlay,  ///< stored tensors in place of the base's of the same names, or next to these
+  kEdits,    ///< values, which are encoded as the base has the tensor
+};
+
+/// A directory that a recipe names.
+struct NamedDirectory {
+  GiverKind kind{};
+  std::string name;
+  std::filesystem::path path;  ///< absolute, or relative to the working directory
+  int line = 0;                ///< line in the recipe, from 1; 0: `--source` gave it
+};
+
+/// The words of a recipe for `ingot compose` about its sources.
+struct Composition {
+  std::string where;  ///< the recipe's file
+  /// The base first, then sources and overlays in the order of the recipe, edits last.
+  std::vector<NamedDirectory> givers;
+  /// `side-files: base`: the base's tokenizer and chat template are taken where others differ.
+  bool takes_base_side_files = false;
+  /// `fused: rescale`: NVFP4 weights that loaders fuse get one global scale where theirs differ.
+  bool rescales = false;
+
+  /// Takes `NAME=DIR` of `--source`: another path for a name of the recipe. Throws
+  /// kInvalidArgument for an unknown name.
+  void replace(std::string_view text);
+};
+
+/// The facts about the tensors of a composed checkpoint that a plan needs: it opens no file.
+struct ComposedFacts {
+  /// Global scales of NVFP4 weights that loaders fuse and several checkpoints gave, by name.
+  std::map<std::string, formats::GlobalScale> globals;
+  bool rescales = false;               ///< Composition::rescales
+  bool takes_base_side_files = false;  ///< Composition::takes_base_side_files
+};
+
+}  // namespace ingot::convert

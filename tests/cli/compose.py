@@ -1,0 +1,264 @@
+#!/usr/bin/env python3
+"""compose.py INGOT SMALL: one checkpoint of several. Each recipe of docs/compose.md runs on a small model, and every value
+and stored byte of its output is that of the source which the recipe names, by decoders in NumPy; recipes that are no
+recipe are refused with file and line. Then resumed, in parts, in ranks, and verified."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "differential"))
+sys.dont_write_bytecode = True
+
+import numpy as np
+
+from container import read_checkpoint, read_config, read_file, write_file
+from numbers_of_bits import round_bf16
+from weights import logical_tensors
+
+ingot, small = map(os.path.abspath, sys.argv[1:3])
+faults = []
+
+
+def fail(text):
+    faults.append(text)
+    print("FAIL:", text, file=sys.stderr)
+
+
+def run(code, *arguments, says=""):
+    """Runs ingot; the exit code, and words of the message, must be these. Returns both outputs together."""
+    done = subprocess.run([ingot, *map(str, arguments)], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    said = done.stdout + done.stderr
+    if done.returncode != code or says not in said.replace("\n", " "):
+        fail(f"{' '.join(map(str, arguments))}: exit {done.returncode} (not {code}), or not '{says}' in:\n{said[:1500]}")
+    return said
+
+
+def recipe(name, text):
+    path = os.path.join(work, name)
+    with open(path, "w") as file:
+        file.write(text)
+    return path
+
+
+def made(name, *options):
+    """An output of `convert`, as another tool's: without records."""
+    folder = os.path.join(work, name)
+    run(0, "convert", small, folder, *options, "--progress", "never")
+    for record in ["ingot.json", "ingot.tensors.jsonl.zst", "README.md"]:
+        if os.path.exists(os.path.join(folder, record)):
+            os.remove(os.path.join(folder, record))
+    return folder
+
+
+def weights(folder):
+    return logical_tensors(read_checkpoint(folder), read_config(folder))
+
+
+def is_attention(name):
+    return ".self_attn." in name and "_proj" in name and ".indexer." not in name
+
+
+def is_mtp(name):
+    return name.startswith("model.layers.2.")
+
+
+def compare(out, chosen, rounded=()):
+    """Whether every weight of `out` has the values of its source, and, but for `rounded`, the codes of it."""
+    written = weights(out)
+    if written.keys() != chosen.keys():
+        return fail(f"{out}: has {sorted(written.keys() ^ chosen.keys())[:4]}, or lacks them")
+    for name, wanted in chosen.items():
+        own = written[name]
+        if own.scheme == "raw":
+            continue
+        values = round_bf16(wanted.values) if name in rounded else wanted.values
+        if not np.array_equal(own.values, values):
+            return fail(f"{out}: {name} ({own.scheme}) has other values than its source")
+        if name not in rounded and own.parts["weight"].data != wanted.parts["weight"].data:
+            return fail(f"{out}: {name} has other codes than its source")
+
+
+def manifest(folder):
+    with open(os.path.join(folder, "ingot.json")) as file:
+        return json.load(file)
+
+
+def records(folder):
+    text = subprocess.run(["zstd", "-dc", os.path.join(folder, "ingot.tensors.jsonl.zst")], capture_output=True).stdout
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def same_files(one, other):
+    names = sorted(os.listdir(one))
+    return names == sorted(os.listdir(other)) and all(
+        open(os.path.join(one, name), "rb").read() == open(os.path.join(other, name), "rb").read()
+        for name in names if os.path.isfile(os.path.join(one, name)) and name != "ingot.verify.json")
+
+
+with tempfile.TemporaryDirectory() as work:
+    vendor = made("vendor", "--to", "nvfp4", "--dialect", "modelopt", "--activations", "weight-only")
+    own = made("own", "--to", "fp8-channel")
+    for folder, licence in [(vendor, "nvidia-open"), (own, "mit")]:
+        with open(os.path.join(folder, "README.md"), "w") as file:
+            file.write(f"---\nlicense: {licence}\n---\n")
+    of_vendor, of_own = weights(vendor), weights(own)
+
+    # The vendor's NVFP4 experts, and attention of one's own in FP8: in the dialect that holds both.
+    both = recipe("both.yaml", "base: vendor\nsources: {own: own}\nrules:\n- {match: 'role:attention', from: own}\n")
+    out = os.path.join(work, "both")
+    said = run(0, "compose", both, out, "--verify", "structure,weights", "--progress", "never")
+    chosen = {name: (of_own if is_attention(name) else of_vendor)[name] for name in of_vendor}
+    compare(out, chosen)
+    method = read_config(out)["quantization_config"]
+    if method["quant_method"] != "modelopt" or method["quant_algo"] != "MIXED_PRECISION":
+        fail(f"{out}: the config does not describe two schemes: {json.dumps(method)[:300]}")
+    run(0, "compose", both, f"{work}/none", "--dialect", "compressed-tensors", "--dry-run", says="compressed-tensors")
+    sources = manifest(out).get("sources", [])
+    if [(row["name"], row.get("license")) for row in sources] != [("base", "nvidia-open"), ("own", "mit")]:
+        fail(f"the manifest does not list the sources with their licences: {sources}")
+    for record in records(out):
+        giver = "own" if is_attention(record["name"]) else "base"
+        if record["giver"] != giver or any(part["file"].startswith("own/") != (giver == "own") for part in record["source"]):
+            fail(f"the record of {record['name']} names another giver than {giver}")
+            break
+    with open(os.path.join(out, "README.md")) as file:
+        card = file.read()
+    if "- nvidia-open\n- mit\n" not in card or "| own | not told | mit |" not in card:
+        fail("the model card does not list the sources with their licences")
+    run(0, "check", out, "--deep")
+    run(0, "verify", both, out, says="PASS")
+    run(0, "verify", vendor, out, "--sources", f"own={own}", says="PASS")
+    run(2, "verify", vendor, out, says="--sources own=DIR")
+    run(0, "check", out, "--engine", "vllm", says="loads this checkpoint")
+
+    # An output in which one value of a taken tensor is another one is not what the manifest says.
+    spoilt = os.path.join(work, "spoilt")
+    shutil.copytree(out, spoilt)
+    for stored in read_checkpoint(spoilt).values():
+        if stored.name == "model.layers.0.self_attn.o_proj.weight":
+            with open(stored.file, "r+b") as file:
+                file.seek(stored.begin)
+                file.write(bytes(byte ^ 0x08 for byte in stored.data[:4096]))
+    run(1, "verify", both, spoilt, "--levels", "weights")
+
+    # In parts, resumed, and under another name for a directory: the same bytes.
+    parts = os.path.join(work, "parts")
+    moved = os.path.join(work, "moved")
+    shutil.copytree(own, moved)
+    for part in ["0/2", "1/2"]:
+        run(0, "compose", both, parts, "--part", part, "--source", f"own={moved}", "--verify", "structure,weights",
+            "--progress", "never")
+    run(0, "join", parts, "--progress", "never")
+    if not same_files(out, parts):
+        fail("parts do not join to the bytes of one run")
+    run(0, "compose", both, out, "--resume", "--verify", "structure,weights", "--progress", "never", says="already")
+
+    # Ranks: their slices merge to the same model.
+    run(0, "compose", both, f"{work}/ranks", "--tp", "2", "--ep", "2", "--tp-fit", "retile", "--verify", "structure,weights",
+        "--progress", "never")
+    run(0, "merge", f"{work}/ranks", f"{work}/merged", "--progress", "never")
+    compare(f"{work}/merged", chosen)
+
+    # The MTP layer of another build, in BF16, next to a model without one.
+    plain = made("plain", "--to", "bf16", "--mtp", "drop")
+    mtp = recipe("mtp.yaml", f"base: {plain}\nsources: {{mtp: {small}}}\nrules:\n"
+                 "- {match: 'layers:mtp', from: mtp, scheme: bf16}\n")
+    graft = os.path.join(work, "graft")
+    run(0, "compose", mtp, graft, "--verify", "structure,weights", "--progress", "never")
+    of_small = weights(small)
+    chosen = {**weights(plain), **{name: weight for name, weight in of_small.items() if is_mtp(name)}}
+    compare(graft, chosen, {name for name in of_small if is_mtp(name) and of_small[name].scheme != "f32"})
+    if read_config(graft)["num_nextn_predict_layers"] != 1:
+        fail("config.json does not promise the MTP layer")
+    run(0, "check", graft)
+
+    # Fused weights of two sources have one global scale, or are refused with the remedy.
+    coarse = made("coarse", "--to", "nvfp4", "--search", "amax")
+    fine = made("fine", "--to", "nvfp4", "--search", "mse")
+    for stored in read_checkpoint(coarse).values():
+        if stored.name.endswith("mlp.experts.0.up_proj.weight_global_scale"):
+            with open(stored.file, "r+b") as file:
+                file.seek(stored.begin)
+                file.write((np.frombuffer(stored.data, "<f4") * 2).tobytes())
+    fuse = "base: fine\nsources: {up: coarse}\nrules:\n- {match: '*.experts.0.up_proj.weight', from: up}\n"
+    run(2, "compose", recipe("fuse.yaml", fuse), f"{work}/no", says="fused: rescale")
+    rescaled = os.path.join(work, "rescaled")
+    run(0, "compose", recipe("rescale.yaml", fuse + "fused: rescale\n"), rescaled, "--progress", "never")
+    written, of_fine, of_coarse = weights(rescaled), weights(fine), weights(coarse)
+    for name, weight in written.items():
+        source = of_coarse if name.endswith(".experts.0.up_proj.weight") else of_fine
+        if weight.scheme != "raw" and weight.parts["weight"].data != source[name].parts["weight"].data:
+            fail(f"{name}: its codes have changed with the global scale")
+    for layer in [1]:
+        gate, up = (written[f"model.layers.{layer}.mlp.experts.0.{side}_proj.weight"] for side in ("gate", "up"))
+        if gate.scale_of_all != up.scale_of_all:
+            fail("fused weights still have two global scales")
+
+    # Hostile and mistaken recipes: one sentence with the file, and with the line.
+    def refused(text, says, *options, names_file=True):
+        path = recipe("bad.yaml", text)
+        said = run(2, "compose", path, f"{work}/none", "--dry-run", *options, says=says)
+        if names_file and path not in said:
+            fail(f"no file is named for {text[:60]!r}: {said[:300]}")
+
+    head = "base: vendor\nsources: {own: own}\n"
+    refused("", "is a map")
+    refused("rules: []\n", "needs `base: DIR`")
+    refused("base: [vendor]\n", "line 1")
+    refused("base: nowhere\n", "line 1: 'base' is")
+    refused("base: both.yaml\n", "no other recipe")
+    refused("base: vendor\nsources: {own: both.yaml}\n", "line 2: 'own' is")
+    refused("base: vendor\nsources: {again: vendor/../vendor}\n", "are one directory")
+    refused("base: vendor\nsources: {base: own}\n", "names two directories")
+    refused("base: vendor\nsources: {'a/b': own}\n", "letters, digits")
+    refused("base: vendor\nsources: own\n", "line 2: sources is not a map")
+    refused(head + "rules:\n- {match: 'role:attention', from: owm}\n", "line 4: no source 'owm'")
+    refused(head + "rules:\n- {match: 'role:attention', form: own}\n", "line 4")
+    refused(head + "rules:\n- {match: 'role:attention'}\n", "line 4: a rule needs match and from or scheme")
+    refused(head + "rules:\n- {match: 'model.nothing.*', from: own}\n", "line 4: --recipe 'model.nothing.* from own'")
+    refused(head + "side-files: own\n", "line 3: side-files 'own' is not base")
+    refused(head + "fused: nan\n", "line 3: fused 'nan'")
+    refused(head + "input-scale: nan\n", "line 3")
+    refused(head + "scheme: bf16\n", "line 3")
+    refused("base: &a vendor\nsources: {own: *a}\n", "line 1")
+    refused(head + "rules:\n" + "- {match: '*a', from: own}\n" * 10001, "more than 10000 rules")
+    refused(head + "rules:\n" + "- {match: '*a', from: own}\n" * 1000000, "bytes")
+    refused(head, "names no 'other'", "--source", "other=own")
+    refused(head, "is not NAME=DIR", "--source", "own", names_file=False)
+    refused(head + "dialect: deepseek\nrules:\n- {match: 'role:attention', from: own}\n",
+            "dialect deepseek holds one quantized scheme", names_file=False)
+    refused("base: own\nsources: {x: vendor}\nrules:\n- {match: '*', from: x}\n- {match: '*', scheme: nvfp5}\n", "line 5")
+    run(2, "convert", small, f"{work}/none", "--recipe", both, "--dry-run", says="ingot compose")
+    run(2, "compose", both, own, says="own")
+
+    # A rule that never wins, and a source that gives nothing, are told.
+    late = head + "rules:\n- {match: 'role:attention', scheme: keep}\n- {match: 'role:attention', from: own}\n"
+    run(0, "compose", recipe("late.yaml", late), f"{work}/none", "--dry-run", says="selects nothing new")
+    run(0, "compose", recipe("late.yaml", late), f"{work}/none", "--dry-run", says="source 'own' gives no tensor")
+
+    # Another model, and another tokenizer.
+    other = os.path.join(work, "other")
+    run(0, "synth", other, "--family", "deepseek_v32", "--like", "tiny", "--vocab", "640")
+    refused(f"base: vendor\nsources: {{x: {other}}}\nrules:\n- {{match: 'role:attention', from: x}}\n", "is no build of",
+            names_file=False)
+    shutil.copytree(own, f"{work}/words")
+    with open(f"{work}/words/tokenizer_config.json", "w") as file:
+        json.dump({"chat_template": "{{ messages }}"}, file)
+    words = "base: vendor\nsources: {own: words}\nrules:\n- {match: 'role:attention', from: own}\n"
+    refused(words, "which one is meant?")
+    run(0, "compose", recipe("words.yaml", words + "side-files: base\n"), f"{work}/none", "--dry-run",
+        says="the base's is written")
+    trained = os.path.join(work, "trained")
+    shutil.copytree(own, trained)
+    for stored in read_checkpoint(trained).values():
+        if stored.name == "model.layers.1.input_layernorm.weight":
+            with open(stored.file, "r+b") as file:
+                file.seek(stored.begin)
+                file.write(stored.data[2:4] + stored.data[:2])
+    run(0, "compose", recipe("trained.yaml", words.replace("words", "trained")), f"{work}/none", "--dry-run",
+        says="1 input-norm tensor(s) have other values than the base's")
+
+sys.exit(1 if faults else 0)
