@@ -74,8 +74,9 @@ CLI::Option* add_flag_to(CLI::App& app, const Flag& flag, const T* target, Json&
         fmt::format("{},!--no-{}", flag.name, flag.name.substr(2)),
         [put](std::int64_t times) { put(times > 0); }, flag.help);
   } else {
-    CLI::Option* option =
-        app.add_option_function<typename Said<T>::Type>(flag.name, put, flag.help);
+    const std::string& letter = flag.rule.letter;
+    CLI::Option* option = app.add_option_function<typename Said<T>::Type>(
+        letter.empty() ? flag.name : letter + "," + flag.name, put, flag.help);
     if constexpr (std::is_unsigned_v<typename Said<T>::Type>) {
       // CLI11 wraps numbers of 64 bits around.
       option->check([](const std::string& word) {

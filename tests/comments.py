@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 
-LAYERS = ["formats", "report", "engines", "synth", "quantize", "shard", "check", "inference", "convert", "verify", "library",
+LAYERS = ["formats", "report", "engines", "synth", "delta", "quantize", "shard", "check", "inference", "convert", "verify", "library",
           "cli", "include"]
 BEGINS = re.compile(r"(Which|What|Whether|That|Those|As|Of|The same)\b")
 # Words that no noun phrase begins with.

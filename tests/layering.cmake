@@ -4,19 +4,20 @@
 cmake_minimum_required(VERSION 3.25)
 
 # The layers, and what each may include besides itself.
-set(layers formats report engines synth quantize shard check inference convert verify library cli)
+set(layers formats report engines synth delta quantize shard check inference convert verify library cli)
 set(allowed_formats "")
 set(allowed_report formats)
 set(allowed_engines formats)
 set(allowed_synth formats)
+set(allowed_delta formats)
 set(allowed_quantize formats)
 set(allowed_shard engines formats)
 set(allowed_check shard engines formats)
 set(allowed_inference shard quantize formats)
 set(allowed_convert check shard engines quantize report formats)
 set(allowed_verify inference check shard quantize report formats)
-set(allowed_library verify convert inference check shard engines quantize report formats)
-set(allowed_cli library verify convert inference check shard engines quantize synth report formats)
+set(allowed_library verify convert inference check shard engines quantize delta report formats)
+set(allowed_cli library verify convert inference check shard engines quantize synth delta report formats)
 
 # The rooms of a layer, from the floor up: a file includes from its own room and from those before it. Files in the
 # layer's folder itself are the top.

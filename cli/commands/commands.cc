@@ -59,6 +59,11 @@ constexpr std::array kAllCommands = {
             .main_options = "--dry-run --resume --force --allow --dialect --links --mem-limit "
                             "--threads --progress --json",
             .continued_by = "--resume"},
+    Command{.name = "delta",
+            .summary = "make, check and apply new versions of a checkpoint as differences",
+            .declare = declare_delta,
+            .main_options = "--out --encoding --checksum --in-place --threads --json",
+            .continued_by = ""},
     Command{.name = "verify",
             .summary = "tell whether a checkpoint is still the same model, and may ship",
             .declare = declare_verify,

@@ -71,6 +71,7 @@ std::function<int()> declare_compare(FlagTable& table);
 std::function<int()> declare_completions(FlagTable& table);
 std::function<int()> declare_compose(FlagTable& table);
 std::function<int()> declare_convert(FlagTable& table);
+std::function<int()> declare_delta(FlagTable& table);
 std::function<int()> declare_family(FlagTable& table);
 std::function<int()> declare_generate(FlagTable& table);
 std::function<int()> declare_help(FlagTable& table);

@@ -323,6 +323,12 @@ void require_finished_directory(const fs::path& directory) {
   std::error_code failure;
   const bool is_partial = fs::exists(directory / kPartialName, failure);
   if (failure) throw system_error(failure.value(), "read directory", directory.string());
+  if (is_partial && fs::exists(directory / kPartialName / kDeltaJournalName, failure)) {
+    throw Error(ErrorCode::kExists,
+                "is half changed to another version (ingot delta apply, with this directory, "
+                "finishes that)")
+        .in_file(directory.string());
+  }
   if (is_partial) {
     throw Error(ErrorCode::kExists,
                 "holds {}: an unfinished conversion (run the same command with --resume)",

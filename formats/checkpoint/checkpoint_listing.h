@@ -14,6 +14,9 @@
 namespace ingot::formats {
 
 inline constexpr std::string_view kConfigName = "config.json";
+/// The file in .ingot-partial of a checkpoint whose files are changed in their place
+/// (delta/journal.h).
+inline constexpr std::string_view kDeltaJournalName = "delta.json";
 /// The remedy for an index of other files.
 inline constexpr std::string_view kIndexRemedy =
     "where all weights are here, ingot repair makes the index again";

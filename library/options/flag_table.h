@@ -72,7 +72,7 @@ struct FlagRule {
   std::string needs = {};     ///< the flag that must be given too
   std::vector<std::string> excludes = {};
   std::string value_name = {};  ///< word of --help, instead of the type
-  std::string letter = {};      ///< its short name, for a flag without a value: `-q`
+  std::string letter = {};      ///< its short name: `-q`
   ValueKind kind = ValueKind::kText;
   /// Put before the value, where flags share a variable.
   std::string mark = {};

@@ -12,8 +12,8 @@ from ingot._calls import Error, version
 from ingot._checkpoint import Checkpoint, QuantizedTensor, Tensor, open
 from ingot._encoder import Encoder, Parts, Plan, dequantize, quantize
 from ingot._writer import Writer
-from ingot._jobs import (balance, calibrate, check, compare, convert, generate, inspect, join, list, merge, plan,
-                         repair, synth, verify)
+from ingot._jobs import (balance, calibrate, check, compare, convert, delta, generate, inspect, join, list, merge,
+                         plan, repair, synth, verify)
 
 
 def __getattr__(name):
@@ -23,5 +23,5 @@ def __getattr__(name):
 
 
 __all__ = ["Checkpoint", "Encoder", "Error", "Parts", "Plan", "QuantizedTensor", "Tensor", "Writer", "balance",
-           "calibrate", "check", "compare", "convert", "dequantize", "generate", "inspect", "join", "list", "merge",
-           "open", "plan", "quantize", "repair", "synth", "verify", "version"]
+           "calibrate", "check", "compare", "convert", "delta", "dequantize", "generate", "inspect", "join", "list",
+           "merge", "open", "plan", "quantize", "repair", "synth", "verify", "version"]

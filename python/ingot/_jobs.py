@@ -95,6 +95,13 @@ def generate(path, prompt=None, *, progress=None, **options):
         return run_command("generate", {"directory": path, "prompts": file.name}, options, progress)
 
 
+def delta(action, path, *paths, progress=None, **options):
+    """Versions of a checkpoint as differences: ("make", old, new, out=STREAM), ("check", base, versions, ...) and
+    ("apply", base, versions, ...)."""
+    words = {"action": action, "directory": path, "versions": [*paths]}
+    return run_command("delta", words, options, progress)
+
+
 def synth(output, **options):
     """Writes a valid random checkpoint, the same for the same seed."""
     return run_command("synth", {"output": output}, options)
@@ -106,7 +113,7 @@ def list(table, *words, **options):
     return run_command("list", {"table": table, "word": first, "more": more}, options)[table]
 
 
-for _function in (convert, plan, inspect, check, verify, compare, repair, merge, join, calibrate, balance, generate, synth,
-                  list):
+for _function in (convert, plan, inspect, check, verify, compare, repair, merge, join, calibrate, balance, generate,
+                  delta, synth, list):
     _name = "convert" if _function is plan else _function.__name__
     _function.__doc__ += "\n\n    " + getattr(_options, _name.capitalize() + "Options").__doc__

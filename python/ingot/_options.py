@@ -475,6 +475,25 @@ class RepairOptions(TypedDict, total=False):
     log: Path
 
 
+class DeltaOptions(TypedDict, total=False):
+    """Options:
+
+    out: stream that gets the new version, its last + 1; it is made where it is absent
+    encoding: differences as XOR of all bytes, or as positions and bytes of those that changed; xor where a
+        tensor has 4 GiB
+    checksum: checksum of each tensor's new bytes
+    in_place: write into the files of the base, by a journal, instead of a sibling directory that takes its
+        place
+    threads: threads (default: every processor)
+    """
+
+    out: Path
+    encoding: Literal["xor", "overwrite"]
+    checksum: Literal["xxh3-128", "blake3", "adler32"]
+    in_place: bool
+    threads: int
+
+
 class VerifyOptions(TypedDict, total=False):
     """Options:
 

@@ -220,6 +220,15 @@ def try_all(work):
     asked = run(2, "family", "learn", stacked, "--without", "qwen3_5_moe", "--python", "none")
     expect(asked["questions"][0]["key"] == "gate_up" and asked["proof"] is None, "no question about gates and ups")
 
+    # Versions: a delta, its check, a base that is not its, and both ways into its place.
+    run(0, "synth", at("newer"), "--family", "deepseek_v3", "--like", "tiny", "--seed", "1")
+    run(0, "delta", "make", at("synth"), at("newer"), "--out", at("stream"))
+    run(2, "delta", "check", at("newer"), at("stream"))
+    expect(run(0, "delta", "check", at("synth"), at("stream"))["states"], "no states")
+    shutil.copytree(at("synth"), at("base"))
+    expect(run(0, "delta", "apply", at("base"), at("stream"))["method"] == "exchange", "no exchange")
+    expect(run(0, "delta", "apply", at("base"), at("stream"))["method"] == "none", "applied twice")
+
     # Conversions: plans, results, and outputs that are not published.
     run(0, "convert", example, at("none"), "--to", "nvfp4", "--dry-run", *quiet)
     run(0, "convert", example, at("none"), "--to", "int8", "--tp", "2", "--dry-run", "--part", "0/2")

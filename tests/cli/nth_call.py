@@ -77,7 +77,8 @@ FOREIGN = re.compile(
     r"fault of ingot's own|Assertion|Sanitizer"
 )
 TIMEOUT = 300  # ends what hangs; a busy machine takes ten times as long as an idle one
-OURS = re.compile(r"\.ingot-(partial|swept|probe-.*)$")
+OURS = re.compile(r"\.ingot-(partial|swept|delta|probe-.*)$")
+CHANGING = ".ingot-partial/delta.json"  # a journal of `delta apply`, which is finished by the next call
 
 
 class Job:
@@ -91,6 +92,15 @@ class Job:
         self.resumed = resumed.split() if resumed else [*self.words, "--resume"]
 
 
+MODEL = (
+    "--family deepseek_v3 --like tiny --layers 2 --dense-layers 1 --experts 2 --mtp-layers 0 --shards 2 "
+    "--split-scale --hidden 128 --intermediate 128 --moe-intermediate 128 --vocab 32 --heads 2"
+)
+SYNTH = [
+    f"synth model {MODEL}",
+    f"synth newer {MODEL} --seed 1",
+    "synth wide --family deepseek_v3 --like tiny --layers 2 --dense-layers 1 --experts 4 --mtp-layers 0",
+]
 CAST = "convert in out --to bf16 --max-shard-size 100KB"
 QUANTIZE = "convert in out --to nvfp4 --search mse --max-shard-size 100KB"
 SLICE = "convert in out --tp 2 --ep 2 --tp-fit retile"
@@ -118,15 +128,19 @@ JOBS = [
     Job("publish", SLICE + " --resume", before=[(SLICE, "rename:KILL:9")]),
     Job("consume-on", CONSUME + " --resume", before=[(CONSUME, "remove:KILL:9")], consumes=True),
     Job("merge", "merge in out", source="slices"),
+    Job("delta-make", "delta make in newer --out out --encoding overwrite", resumed="delta make in newer --out out "
+        "--encoding overwrite"),
+    Job("delta-apply", "delta apply out stream", before=[f"synth out {MODEL}"], resumed="delta apply out stream"),
+    Job("delta-in-place", "delta apply out stream --in-place", before=[f"synth out {MODEL}"],
+        resumed="delta apply out stream"),
     Job("replace", REPLACE, before=["convert in out --to nvfp4"], resumed=REPLACE + " --resume"),
 ]
-SYNTH = [
-    "synth model --family deepseek_v3 --like tiny --layers 2 --dense-layers 1 --experts 2 --mtp-layers 0 --shards 2 "
-    "--split-scale --hidden 128 --intermediate 128 --moe-intermediate 128 --vocab 32 --heads 2",
-    "synth wide --family deepseek_v3 --like tiny --layers 2 --dense-layers 1 --experts 4 --mtp-layers 0",
-]
 # Sources that are made of the first.
-MODELS = {"broken": "convert model broken --to fp8-channel", "slices": SLICE.replace("in out", "model slices")}
+MODELS = {
+    "broken": "convert model broken --to fp8-channel",
+    "slices": SLICE.replace("in out", "model slices"),
+    "stream": "delta make model newer --out stream",
+}
 
 READERS = {
     "inspect": "inspect model --json",
@@ -241,7 +255,7 @@ class Bench:
         environment = {**self.environment, **({"INGOT_FAULTS": faults} if faults else {})}
         (self.folder / "calls").unlink(missing_ok=True)
         limits = ["--threads", str(self.options.threads)] if words[0] != "inspect" else []
-        if words[0] in ("convert", "compose", "repair", "merge", "join") and "--json" not in words:
+        if words[0] in ("convert", "compose", "repair", "merge", "join", "delta") and "--json" not in words:
             limits += ["--progress", "never"]
         try:
             done = subprocess.run(
@@ -318,6 +332,8 @@ class Bench:
         now = tree(self.path("out"))
         self.require_source(job)
         self.require_unpublished(now, expected)
+        if CHANGING in now and "half changed" not in self.run(["inspect", "out"])[2]:
+            raise Wrong("a half changed directory is read")
         if code == 0 and not job.after and now != expected:
             raise Wrong(f"ends well, but {difference(now, expected)}")
         is_as_it_was = now == self.found and tree(self.path("in")) == self.source
@@ -341,6 +357,7 @@ class Bench:
             "a begun publication": any(b'{"publishing"' in data for data in journals),
             "no source file": job.consumes and not list((self.folder / "in").glob("*.safetensors")),
             "damage": point.what in DAMAGE,
+            "a journal of a delta": CHANGING in now,
         }
         for fact in [fact for fact, holds in facts.items() if holds]:
             self.seen[fact] = self.seen.get(fact, 0) + 1
@@ -361,7 +378,7 @@ class Bench:
         partial = ".ingot-partial" in tops
         begun = {name.split("/")[0] for name in self.found}
         journal = now.get(".ingot-partial/journal.jsonl") or b""
-        if partial and b'"publishing"' not in journal and finals - begun:
+        if partial and CHANGING not in now and b'"publishing"' not in journal and finals - begun:
             raise Wrong(f"{sorted(finals - begun)[:3]} have final names before anything is published")
         for manifest in now.keys() & expected.keys() - self.found.keys():
             if not manifest.endswith("ingot.json"):
@@ -489,7 +506,7 @@ class Loop:
             with self.lock:
                 self.n_benches += 1
                 path = self.folder(f"bench{self.n_benches}")
-            for name in ("model", "wide", *MODELS):
+            for name in ("model", "wide", "newer", *MODELS):
                 copy_tree(self.first.path(name), os.path.join(path, name))
             for name in ("recipe.yaml", "compose.yaml", "example"):
                 shutil.copy(self.first.path(name), path, follow_symlinks=False)
@@ -601,7 +618,7 @@ def main():
         loop = Loop(options, root)
         loop.run()
     if options.all and not options.only:
-        for fact in ("finished tensors", "a begun publication", "no source file", "damage"):
+        for fact in ("finished tensors", "a begun publication", "no source file", "damage", "a journal of a delta"):
             if loop.seen.get(fact, 0) < 10:
                 loop.failures.append(fact)
                 print(f"FAILED: {loop.seen.get(fact, 0)} resumed runs have met {fact}", file=sys.stderr)

@@ -269,6 +269,10 @@ int rename(const char* from, const char* to) { return fails(kRename) ? -1 : REAL
 int renameat(int from_folder, const char* from, int to_folder, const char* to) {
   return fails(kRename) ? -1 : REAL(int, "renameat", int, const char*, int, const char*)(from_folder, from, to_folder, to);
 }
+int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) {
+  if (fails(kRename)) return -1;
+  return REAL(int, "renameat2", int, const char*, int, const char*, unsigned)(from_folder, from, to_folder, to, flags);
+}
 int remove(const char* path) { return fails(kRemove) ? -1 : REAL(int, "remove", const char*)(path); }
 int unlink(const char* path) { return fails(kRemove) ? -1 : REAL(int, "unlink", const char*)(path); }
 int rmdir(const char* path) { return fails(kRemove) ? -1 : REAL(int, "rmdir", const char*)(path); }
