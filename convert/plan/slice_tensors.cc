@@ -119,6 +119,7 @@ void slice_tensors(Plan& plan) {
   std::vector<std::uint32_t> items;
   std::vector<std::string> unknown;
   ErrorList faults;
+  if (plan.slicing->topology.tp > 1) shard::require_one_way(source, faults);
   for (std::uint32_t i = 0; i < plan.tensors.size(); ++i) {
     PlannedTensor& planned = plan.tensors[i];
     if (planned.action == Action::kDrop) continue;

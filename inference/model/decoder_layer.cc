@@ -141,8 +141,9 @@ Matrix DecoderLayer::run(const Block& block, const LayerStep& step, const Matrix
     reduce(step, "MLP sum", out);
     scale_rounded(context.profile, mlp->scale, out);
   } else {
-    out = std::get<std::unique_ptr<Mixer>>(block.body)->partial(step, x);
-    reduce(step, "attention sum", out);
+    const Mixer& mixer = *std::get<std::unique_ptr<Mixer>>(block.body);
+    out = mixer.partial(step, x);
+    if (!mixer.is_whole()) reduce(step, "attention sum", out);
   }
   if (!block.output_norm.empty()) out = normed(context, out, block.output_norm);
   if (!block.residual_down.empty()) {

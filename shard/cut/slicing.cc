@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <numeric>
 #include <set>
+#include <tuple>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -34,35 +36,23 @@ void add_once(ErrorList& faults, Error fault) {
   if (!is_known) faults.add(std::move(fault));
 }
 
+using formats::RoleSet;
+constexpr RoleSet kHeadRoles = {Role::kQProj, Role::kQbProj, Role::kKvbProj,       Role::kKProj,
+                                Role::kVProj, Role::kOProj,  Role::kAttentionGate, Role::kAttentionSinks};
+constexpr RoleSet kRecurrentRoles = {Role::kLinearAttentionIn, Role::kLinearAttentionOut};
+
 enum class Kind : std::uint8_t { kReplicated, kHeads, kKvHeads, kRoutedExpert, kShared, kWidth };
 
 /// The kind of tensor, which decides how many ranks cut it, if its row says that it is cut.
 Kind kind_of(const TensorRule& rule) {
   if (formats::is_of_routed_expert(rule.role)) return Kind::kRoutedExpert;
+  if (formats::kSharedExpertRoles.has(rule.role)) return Kind::kShared;
+  if (rule.cut == Cut::kReplicated) return Kind::kReplicated;
+  const bool is_of_heads = rule.heads != nullptr || rule.role == Role::kAttentionBias ||
+                           kHeadRoles.has(rule.role) || kRecurrentRoles.has(rule.role);
+  if (!is_of_heads) return Kind::kWidth;
   // Ranks may have the same keys, but what several put into a sum counts twice.
-  const bool may_repeat = has_kv_heads(rule) && rule.cut != Cut::kRow;
-  const Kind of_heads = may_repeat ? Kind::kKvHeads : Kind::kHeads;
-  if (rule.heads != nullptr && rule.cut != Cut::kReplicated) return of_heads;
-  switch (rule.role) {
-    case Role::kSharedGate:
-    case Role::kSharedUp:
-    case Role::kSharedDown:
-      return Kind::kShared;
-    case Role::kQProj:
-    case Role::kQbProj:
-    case Role::kKvbProj:
-    case Role::kOProj:
-    case Role::kAttentionGate:
-    case Role::kKProj:
-    case Role::kVProj:
-    case Role::kAttentionBias:
-    case Role::kAttentionSinks:
-    case Role::kLinearAttentionIn:
-    case Role::kLinearAttentionOut:
-      return of_heads;
-    default:
-      return rule.cut == Cut::kReplicated ? Kind::kReplicated : Kind::kWidth;
-  }
+  return has_kv_heads(rule) && rule.cut != Cut::kRow ? Kind::kKvHeads : Kind::kHeads;
 }
 
 /// The side of the tensor that holds the cut dimension of the row: outputs, or inputs. Rows of a
@@ -209,8 +199,6 @@ TensorCut cut_of(const LogicalTensor& tensor, const ModelConfig& config, const S
             .in_tensor(tensor.name));
     return {};
   }
-  // Biases behind a row-parallel or a replicated weight are whole, and not counted in heads.
-  if (rule.role == Role::kAttentionBias && rule.cut == Cut::kReplicated) return {};
   TensorCut cut = owner_and_count(tensor, config, slicing, faults);
   cut.axis = axis_of(tensor);
   if (rule.role == Role::kLookupTable && tensor.shape.size() == 2) {
@@ -246,6 +234,27 @@ TensorCut cut_of(const LogicalTensor& tensor, const ModelConfig& config, const S
     if (cut.owner != Owner::kExpert) cut.owner = Owner::kAll;
   }
   return cut;
+}
+
+void require_one_way(const formats::TensorSource& source, ErrorList& faults) {
+  std::map<std::tuple<std::uint32_t, std::uint8_t, bool>, const LogicalTensor*> first;
+  for (const LogicalTensor& tensor : source.tensors()) {
+    const Role role = role_of(tensor);
+    const bool is_recurrent = kRecurrentRoles.has(role);
+    if (!tensor.layer || !(is_recurrent || kHeadRoles.has(role))) continue;
+    const auto [at, is_new] =
+        first.try_emplace({*tensor.layer, tensor.rule->block, is_recurrent}, &tensor);
+    const bool is_whole = tensor.rule->cut == Cut::kReplicated;
+    if (is_new || is_whole == (at->second->rule->cut == Cut::kReplicated)) continue;
+    faults.add(Error(ErrorCode::kUnsupported,
+                     "is {} on each rank, and '{}' of the same layer is {} (give the rows of "
+                     "family {} one way: `cut: replicated` for all, or for none; or leave --tp "
+                     "at 1)",
+                     is_whole ? "whole" : "a slice", at->second->name, is_whole ? "a slice" : "whole",
+                     source.family().name)
+                   .in_tensor(tensor.name));
+    return;
+  }
 }
 
 std::vector<std::uint32_t> stages_of(const LogicalTensor& tensor,

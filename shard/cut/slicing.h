@@ -70,10 +70,15 @@ std::size_t cut_dimension(const formats::Shape& weight, Axis axis);
 /// Decides the cut of a tensor from its family row and the config; no sizes of blocks are looked
 /// at. `faults` gets kInvalidArgument for heads that tp does not divide (KV heads may also divide
 /// tp), and kShapeMismatch for sections that do not make up the tensor; widths, experts and
-/// vocabulary that are not divisible are left to align_blocks. Tensors outside the grammar are
-/// replicated; of family generic, which knows none, the caller cuts nothing.
+/// vocabulary that are not divisible are left to align_blocks. Tensors whose row says so, and those
+/// outside the grammar, are replicated; of family generic, which knows none, the caller cuts
+/// nothing.
 TensorCut cut_of(const formats::LogicalTensor& tensor, const formats::ModelConfig& config,
                  const Slicing& slicing, ErrorList& faults);
+
+/// Adds kUnsupported, naming two tensors, where a layer's attention, or its recurrent mixer, is whole
+/// in some projections and cut in others, as its family's rows say: ranks could not compute it.
+void require_one_way(const formats::TensorSource& source, ErrorList& faults);
 
 /// Stages that hold a tensor, ascending: its layer's; the first for embeddings, the last for norm,
 /// head, MTP layers, and also for the embedding where head or MTP layers share it; all for tensors

@@ -25,7 +25,7 @@ FACTOR, N_EXPERTS, N_GROUPS = 8, 8, 4
 # Families whose release has stacks, which others have too.
 STACKED = {"inkling", "step3p7"}
 # Texts of refusals that no option can avoid for this model.
-NO_WAY = ["does not say which shape", "does not know how the weights", "has no experts to share out"]
+NO_WAY = ["does not say which shape", "has no experts to share out"]
 
 
 def widened(value, key=""):

@@ -61,7 +61,7 @@ AGAIN = {"num_shared_experts": "n_shared_experts", "attention_head_dim": "head_d
          "share_expert_dims": "share_expert_dim", "vocab_size_per_layer_input": "vocab_size",
          "attention_chunk_size": "sliding_window"}
 # Texts of refusals that no option can avoid for this model.
-NO_WAY = ["does not say which shape", "does not know how the weights", "has no experts to share out"]
+NO_WAY = ["does not say which shape", "has no experts to share out"]
 
 
 def parts(config):

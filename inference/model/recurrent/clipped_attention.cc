@@ -58,10 +58,10 @@ constexpr std::array kClippedRows = {
 class ClippedAttention final : public Mixer {
  public:
   using Spec = ClippedSpec;
-  /// Throws kUnsupported on more than one rank of a tensor group.
   ClippedAttention(const BlockWeights& weights, const StepContext& context, const Spec& spec);
 
   [[nodiscard]] Matrix partial(const LayerStep& step, const Matrix& x) const override;
+  [[nodiscard]] bool is_whole() const override { return true; }
   static Spec read(const DecoderSpec& model, Parameters& parameters, std::uint32_t layer);
   static std::vector<CacheStream> streams(const Spec& spec, const CacheForm& form);
   static MixerMemory memory(const Spec& spec, std::size_t threads, std::uint64_t longest);
@@ -116,7 +116,6 @@ MixerMemory ClippedAttention::memory(const Spec& spec, std::size_t threads, std:
 ClippedAttention::ClippedAttention(const BlockWeights& weights, const StepContext& context,
                                    const Spec& spec)
     : spec_(spec) {
-  require_one_tensor_rank(context.rank, weights.layer());
   const std::size_t hidden = context.spec.hidden;
   const auto [values, extent] = spec_.distances;
   q_ = weights.linear(Role::kQProj, spec_.queries(), hidden);

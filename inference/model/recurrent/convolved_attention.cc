@@ -56,10 +56,10 @@ constexpr std::array kConvolvedRows = {
 class ConvolvedAttention final : public Mixer {
  public:
   using Spec = ConvolvedSpec;
-  /// Throws kUnsupported on more than one rank of a tensor group.
   ConvolvedAttention(const BlockWeights& weights, const StepContext& context, const Spec& spec);
 
   [[nodiscard]] Matrix partial(const LayerStep& step, const Matrix& x) const override;
+  [[nodiscard]] bool is_whole() const override { return true; }
   static Spec read(const DecoderSpec& model, Parameters& parameters, std::uint32_t layer);
   static std::vector<CacheStream> streams(const Spec& spec, const CacheForm& form);
   static MixerMemory memory(const Spec& spec, std::size_t threads, std::uint64_t longest);
@@ -113,7 +113,6 @@ MixerMemory ConvolvedAttention::memory(const Spec& spec, std::size_t, std::uint6
 ConvolvedAttention::ConvolvedAttention(const BlockWeights& weights, const StepContext& context,
                                        const Spec& spec)
     : spec_(spec) {
-  require_one_tensor_rank(context.rank, weights.layer());
   const std::size_t hidden = context.spec.hidden, both = spec_.both();
   q_ = weights.linear(Role::kQProj, spec_.queries(), hidden);
   k_ = weights.linear(Role::kKProj, spec_.keys(), hidden);

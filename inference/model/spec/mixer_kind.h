@@ -37,6 +37,8 @@ class Mixer {
   /// FP32 sums of the output projection's columns for normalized input `x` [rows, hidden]: the
   /// whole once reduced over the tensor group. Caches the rows first.
   [[nodiscard]] virtual Matrix partial(const LayerStep& step, const Matrix& x) const = 0;
+  /// True if every rank of a tensor group computes all of it, so that partial() is the whole.
+  [[nodiscard]] virtual bool is_whole() const { return false; }
 };
 
 /// Facts that a mixer's streams in a cache depend on, besides its numbers.

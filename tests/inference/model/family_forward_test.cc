@@ -347,6 +347,13 @@ TEST(RecurrentMixers, AreComputedWhole) {
   }
 }
 
+// Each rank has all of attention; experts, vocabulary and convolutions are cut.
+TEST(WholeAttention, RanksHaveTheirLogits) {
+  for (const char* name : {"zaya", "inkling2", "inkling2_loop"})
+    expect_ranks_agree(name, {Cut{.tp = 2}, Cut{.ep = 5}});
+  expect_ranks_agree("zaya", {Cut{.pp = 2}});
+}
+
 TEST(TwofoldLayers, RanksHaveTheirLogits) {
   expect_ranks_agree("longcat_flash", {Cut{.tp = 2}, Cut{.pp = 2}});
   expect_error(ErrorCode::kUnsupported, {"experts without tensors", "--ep no larger than --tp"},

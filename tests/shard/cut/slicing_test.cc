@@ -1,5 +1,7 @@
 #include "shard/cut/slicing.h"
 
+#include <fmt/format.h>
+
 #include "formats/family/families.h"
 #include "formats/family/family_yaml.h"
 #include "formats/json/json.h"
@@ -320,40 +322,84 @@ TEST(StagesOf, RefusesTensorsOfWhichNothingIsKnown) {
                [&] { stages_of(model.named("h.0.weight"), model, sliced(1, 1, 1, 2)); });
 }
 
-TEST(CutOf, RefusesFamiliesWithoutCuts) {
-  const auto table = formats::parse_family(R"(
-family: uncut
+/// A family of an attention, with the cuts of its projections, and an expert.
+std::unique_ptr<const formats::FamilyTable> attention_of(std::string_view q, std::string_view o) {
+  return formats::parse_family(fmt::format(R"(
+family: own
 tensors:
-- {name: "layers.{layer}.wq.weight", role: q-proj, shape: [64, 8], cut: replicated}
-- {name: "layers.{layer}.wo.weight", role: o-proj, shape: [8, 64], cut: replicated}
-- {name: "layers.{layer}.experts.{expert}.w1.weight", role: expert-gate, shape: [8, 8], cut: replicated}
+- {{name: "layers.{{layer}}.wq.weight", role: q-proj, shape: [64, 8], cut: {}}}
+- {{name: "layers.{{layer}}.wo.weight", role: o-proj, shape: [8, 64], cut: {}}}
+- {{name: "layers.{{layer}}.experts.{{expert}}.w1.weight", role: expert-gate, shape: [8, 8], cut: replicated}}
 )",
-                                           "uncut.yaml");
-  const formats::Family& family = table->family();
+                                           q, o),
+                               "own.yaml");
+}
+
+LogicalTensor tensor_of(const formats::TensorRule& rule) {
+  return {.name = std::string(rule.pattern),
+          .shape = {8, 8},
+          .encoding = {},
+          .rule = &rule,
+          .layer = 0};
+}
+
+TEST(CutOf, LeavesAttentionWholeAsItsRowsSay) {
+  const auto table = attention_of("replicated", "replicated");
   formats::ModelConfig config;
-  config.model_type = "uncut";
-  config.num_attention_heads = 64;
-  std::size_t n_experts = 0;
+  config.num_attention_heads = 5;  // which nothing divides
   ErrorList faults;
-  for (const formats::TensorRule& rule : family.rules) {
-    const LogicalTensor tensor = {.name = std::string(rule.pattern),
-                                  .shape = {8, 8},
-                                  .encoding = {},
-                                  .rule = &rule,
-                                  .layer = 0};
-    const TensorCut whole = cut_of(tensor, config, sliced(1, 8), faults);
+  for (const formats::TensorRule& rule : table->family().rules.first(2)) {
+    const TensorCut whole = cut_of(tensor_of(rule), config, sliced(2), faults);
     EXPECT_EQ(whole.n, 1U);
-    n_experts += whole.owner == Owner::kExpert ? 1 : 0;
+    EXPECT_EQ(whole.owner, Owner::kAll);
   }
+  EXPECT_TRUE(faults.empty());
+}
+
+/// A layer of these rows.
+class OneLayer : public ModelTensors {
+ public:
+  explicit OneLayer(const formats::Family& family) : ModelTensors("qwen3_moe", {}), family_(family) {
+    for (const formats::TensorRule& rule : family.rules.first(2))
+      tensors_.push_back(tensor_of(rule));
+  }
+  [[nodiscard]] const formats::Family& family() const override { return family_; }
+  [[nodiscard]] std::span<const LogicalTensor> tensors() const override { return tensors_; }
+
+ private:
+  const formats::Family& family_;
+  std::vector<LogicalTensor> tensors_;
+};
+
+TEST(CutOf, RefusesAttentionThatIsHalfCut) {
+  for (const auto& [q, o, is_sound] : {std::tuple("column", "row", true),
+                                       std::tuple("replicated", "replicated", true),
+                                       std::tuple("replicated", "row", false),
+                                       std::tuple("column", "replicated", false)}) {
+    const auto table = attention_of(q, o);
+    ErrorList faults;
+    require_one_way(OneLayer(table->family()), faults);
+    EXPECT_EQ(faults.empty(), is_sound) << q << " " << o;
+    for (const Error& fault : faults.errors()) {
+      EXPECT_EQ(fault.code(), ErrorCode::kUnsupported);
+      EXPECT_THAT(fault.what(), ::testing::HasSubstr("wo.weight"));
+    }
+  }
+}
+
+TEST(CutOf, RefusesExpertsWithoutACut) {
+  const auto table = attention_of("column", "row");
+  formats::ModelConfig config;
+  config.model_type = "own";
+  const LogicalTensor expert = tensor_of(table->family().rules[2]);
+  ErrorList faults;
+  const TensorCut whole = cut_of(expert, config, sliced(1, 8), faults);
+  EXPECT_EQ(whole.n, 1U);
+  EXPECT_EQ(whole.owner, Owner::kExpert);
   EXPECT_TRUE(faults.empty()) << "expert parallelism needs no cuts";
-  EXPECT_EQ(n_experts, 1U);
-  for (const formats::TensorRule& rule : family.rules) {
-    const LogicalTensor tensor = {
-        .name = std::string(rule.pattern), .shape = {}, .encoding = {}, .rule = &rule, .layer = 0};
-    cut_of(tensor, config, sliced(2), faults);
-  }
+  cut_of(expert, config, sliced(2), faults);
   ASSERT_EQ(faults.errors().size(), 1U);
-  EXPECT_THAT(faults.errors().front().what(), ::testing::HasSubstr("'uncut'"));
+  EXPECT_THAT(faults.errors().front().what(), ::testing::HasSubstr("'own'"));
 }
 
 Slicing staged(std::vector<std::uint32_t> first) {
