@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -134,6 +135,9 @@ class Decider {
     find_source_group();
     listed_ = modules_left_plain(plan_);
     for (std::uint32_t i = 0; i < source_.tensors().size(); ++i) decide_by_rules(i);
+    for (const PlannedTensor& planned : plan_.tensors) {
+      if (planned.action == Action::kQuantize) encoded_experts_.insert(experts_of(planned));
+    }
     look_for_other_experts();
     require_single_scheme();
     if (n_listed_ > 0) {
@@ -399,14 +403,22 @@ class Decider {
            said_of(tensor).of(tensor.name, tensor.encoding) == Activations::kWeightOnly;
   }
 
+  // The module of all experts of a layer, of which the tensor is one; empty: of none.
+  std::string_view experts_of(const PlannedTensor& planned) const {
+    return formats::experts_of(formats::module_name(plan_.tensor_of(planned).name));
+  }
+
   // The row for codes that are kept with the scales of their activations; null: the source has
-  // none, or the dialect no place for them, or the recipe asks for others or none.
+  // none, or the dialect no place for them, or the recipe asks for others or none, or other
+  // projections of the same experts are encoded, which have none: loaders build experts alike.
   const StorageRow* row_of_kept_inputs(const PlannedTensor& planned, const LogicalTensor& tensor) {
     const Choices& choices = recipe_.choices;
     const bool takes_stored = !choices.input_scale && choices.activation_scales == nullptr &&
                               choices.activations == Activations::kStatic;
     if (planned.action != Action::kRewrap || (choices.activations && !takes_stored)) return nullptr;
     if (!takes_stored && has_unused_inputs(tensor)) return nullptr;
+    const std::string_view experts = experts_of(planned);
+    if (!takes_stored && !experts.empty() && encoded_experts_.contains(experts)) return nullptr;
     const auto keeps_all = [&](const StorageRow& row) {
       return !row.is_read_only && row.scheme == planned.to && keeps_inputs(row, source_, tensor);
     };
@@ -618,6 +630,7 @@ class Decider {
   std::optional<formats::StoredActivations> said_;  // see said_of()
   const ReleasedTensors released_{recipe_.choices.scales_from.get()};
   std::map<SchemeId, bool> is_selected_;
+  std::set<std::string_view> encoded_experts_;  // see experts_of(); of those that are encoded
   bool holds_other_experts_ = false;
   Narrowing narrowing_;
   ErrorList refusals_;

@@ -166,18 +166,29 @@ INSTANTIATE_TEST_SUITE_P(
 /// under any names are other people's (OtherTools).
 struct MakersStack {
   const char* folder;
-  std::vector<JsonEdit> config;      ///< keys that the form leaves out
-  std::vector<std::string> dropped;  ///< tensors that are none of this model
-  std::string stack, experts;
+  std::vector<JsonEdit> config;  ///< keys that the form leaves out
+  /// Tensors of which only so many rows and columns of each expert are of this model.
+  std::map<std::string, std::array<std::size_t, 2>> cropped;
+  std::string gates_and_ups, downs, experts;
   bool is_interleaved;
 };
 
+void crop(EditedTensor& tensor, std::array<std::size_t, 2> sides) {
+  const std::size_t rows = tensor.shape.at(1), row_bytes = tensor.bytes.size() / tensor.shape[0] / rows;
+  const std::size_t kept_bytes = row_bytes * sides[1] / tensor.shape.at(2);
+  std::string kept;
+  for (std::size_t row = 0; row < tensor.shape[0] * rows; ++row) {
+    if (row % rows < sides[0]) kept += tensor.bytes.substr(row * row_bytes, kept_bytes);
+  }
+  tensor.shape = {tensor.shape[0], sides[0], sides[1]};
+  tensor.bytes = std::move(kept);
+}
+
 class MakersStacks : public ::testing::TestWithParam<MakersStack> {};
 
-TEST_P(MakersStacks, GiveTheirValuesOneByOne) {
-  const MakersStack& row = GetParam();
-  const TempDir directory;
-  const std::filesystem::path source = directory / "in";
+/// Makes a copy of the form that its family opens; returns its path.
+std::filesystem::path of_its_family(const MakersStack& row, const TempDir& directory) {
+  std::filesystem::path source = directory / "in";
   std::filesystem::create_directory(source);
   for (const char* file : {"config.json", "model.safetensors"}) {
     std::filesystem::copy(fixture(std::string("../autumn_forms/") + row.folder) / file,
@@ -185,28 +196,56 @@ TEST_P(MakersStacks, GiveTheirValuesOneByOne) {
   }
   edit_json(source / "config.json", row.config);
   EditedWeights weights(source);
-  for (const std::string& name : row.dropped) weights.erase(name);
+  for (const auto& [name, sides] : row.cropped) crop(weights.at(name), sides);
   weights.save();
+  return source;
+}
+
+// Gate and up are encoded for the scale that they share; down would keep its codes, and its scale
+// of activations.
+TEST_P(MakersStacks, BecomeNvfp4WithActivationsAlike) {
+  const TempDir directory;
+  Conversion conversion(of_its_family(GetParam(), directory), directory / "out");
+  conversion.recipe.to = SchemeId::kNvfp4;
+  conversion.recipe.choices.experts = ExpertChoice::kSeparate;
+  conversion.run();
+  const Json groups = config_of(directory / "out")["quantization_config"]["config_groups"];
+  ASSERT_EQ(groups.size(), 1U) << groups.dump();
+  EXPECT_TRUE(groups.begin()->at("input_activations").is_null());
+  for (const auto& [name, tensor] : read_output(directory / "out"))
+    EXPECT_FALSE(name.ends_with("input_global_scale")) << name;
+}
+
+TEST_P(MakersStacks, GiveTheirValuesOneByOne) {
+  const MakersStack& row = GetParam();
+  const TempDir directory;
+  const std::filesystem::path source = of_its_family(row, directory);
   Conversion whole(source, directory / "whole");
   whole.family = kAnyNames;
   whole.run();
-  const OutputTensor stack = read_output(directory / "whole").at(row.stack);
+  const OutputTensors stacks = read_output(directory / "whole");
   Conversion apart(source, directory / "apart");
   apart.recipe.choices.experts = ExpertChoice::kSeparate;
   apart.run();
   const OutputTensors singles = read_output(directory / "apart");
-  const std::size_t n_rows = stack.shape.at(1), row_bytes = stack.shape.at(2) * 2;
-  for (std::size_t expert = 0; expert < stack.shape.at(0); ++expert) {
-    for (std::size_t i = 0; i < n_rows; ++i) {
-      const bool is_gate = row.is_interleaved ? i % 2 == 0 : i < n_rows / 2;
-      const std::size_t at = row.is_interleaved ? i / 2 : i % (n_rows / 2);
-      const std::string name =
-          fmt::format("{}{}.{}_proj.weight", row.experts, expert, is_gate ? "gate" : "up");
-      ASSERT_TRUE(singles.contains(name)) << name;
-      EXPECT_EQ(singles.at(name).bytes.substr(at * row_bytes, row_bytes),
-                stack.bytes.substr((expert * n_rows + i) * row_bytes, row_bytes))
-          << name << ", row " << at;
+  const auto expect_row = [&](const OutputTensor& stack, std::size_t expert, std::size_t i,
+                              std::string_view part, std::size_t at) {
+    const std::size_t n_rows = stack.shape.at(1), row_bytes = stack.shape.at(2) * 2;
+    const std::string name = fmt::format("{}{}.{}_proj.weight", row.experts, expert, part);
+    ASSERT_TRUE(singles.contains(name)) << name;
+    EXPECT_EQ(singles.at(name).bytes.substr(at * row_bytes, row_bytes),
+              stack.bytes.substr((expert * n_rows + i) * row_bytes, row_bytes))
+        << name << ", row " << at;
+  };
+  const OutputTensor& both = stacks.at(row.gates_and_ups);
+  const OutputTensor& downs = stacks.at(row.downs);
+  for (std::size_t expert = 0; expert < both.shape.at(0); ++expert) {
+    for (std::size_t i = 0; i < both.shape.at(1); ++i) {
+      const std::size_t half = both.shape[1] / 2;
+      const bool is_gate = row.is_interleaved ? i % 2 == 0 : i < half;
+      expect_row(both, expert, i, is_gate ? "gate" : "up", row.is_interleaved ? i / 2 : i % half);
     }
+    for (std::size_t i = 0; i < downs.shape.at(1); ++i) expect_row(downs, expert, i, "down", i);
   }
 }
 
@@ -218,19 +257,24 @@ INSTANTIATE_TEST_SUITE_P(
                                "/text_config/num_attention_heads 4", "/text_config/vocab_size 8",
                                "/text_config/mlp_layer_types [\"sparse\"]",
                                "/text_config/layer_types [\"full_attention\"]"},
-                    .dropped = {},
-                    .stack = "model.language_model.layers.0.mlp.experts.gate_up_proj",
+                    .cropped = {},
+                    .gates_and_ups = "model.language_model.layers.0.mlp.experts.gate_up_proj",
+                    .downs = "model.language_model.layers.0.mlp.experts.down_proj",
                     .experts = "model.language_model.layers.0.mlp.experts.",
                     .is_interleaved = false},
-        // Its w2 has another width than its w13.
+        // NVFP4 for w13, and MXFP8 for w2, which is made of as many columns as that has gates.
         MakersStack{
             .folder = "thinking_machines",
             .config = {"/model_type \"inkling2\"", "/text_config/model_type \"inkling2_text\"",
                        "/text_config/num_hidden_layers 1", "/text_config/vocab_size 8",
-                       "/text_config/num_attention_heads 4"},
-            .dropped = {"model.llm.layers.0.mlp.experts.w2_weight",
-                        "model.llm.layers.0.mlp.experts.w2_weight_scale"},
-            .stack = "model.llm.layers.0.mlp.experts.w13_weight",
+                       "/text_config/num_attention_heads 4",
+                       "/text_config/moe_intermediate_size 32"},
+            .cropped = {{"model.llm.layers.0.mlp.experts.w13_weight", {64, 32}},
+                        {"model.llm.layers.0.mlp.experts.w13_weight_scale", {64, 4}},
+                        {"model.llm.layers.0.mlp.experts.w2_weight", {64, 32}},
+                        {"model.llm.layers.0.mlp.experts.w2_weight_scale", {64, 1}}},
+            .gates_and_ups = "model.llm.layers.0.mlp.experts.w13_weight",
+            .downs = "model.llm.layers.0.mlp.experts.w2_weight",
             .experts = "model.llm.layers.0.mlp.experts.",
             .is_interleaved = true}),
     [](const auto& at) { return std::string(at.param.folder); });
