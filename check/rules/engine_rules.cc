@@ -14,6 +14,8 @@ using formats::Encoding;
 
 namespace {
 
+constexpr std::string_view kMinimax = "minimax_m3_nvfp4";
+
 /// Reports the limits that weights meet, of the row's engine or of any, for which
 /// `is_meant(limit, is_by_all)` holds: those by which every engine refuses the checkpoint have a
 /// rule of their own.
@@ -84,7 +86,8 @@ void fused_scheme(const RuleInput& input) {
       });
 }
 
-void fused_global(const RuleInput& input) {
+// Fused weights with several global scales; `fact` says what loaders make of them.
+void report_fused_globals(const RuleInput& input, std::string_view fact) {
   const auto global_of = [&](const LogicalTensor& tensor) {
     const StoredTensor* stored = input.part_of(tensor, Part::kGlobal);
     const auto global = stored == nullptr ? std::nullopt : input.first_number(*stored);
@@ -95,10 +98,22 @@ void fused_global(const RuleInput& input) {
                 [&](const LogicalTensor& first, float its, const LogicalTensor& tensor, float own) {
                   input.report_at(
                       *input.part_of(tensor, Part::kGlobal), kMismatch,
-                      "is {}, that of '{}', with which it is fused, is {}: loaders keep one of "
-                      "them for both (quantize them together)",
-                      own, first.name, its);
+                      "is {}, that of '{}', with which it is fused, is {}: {} (quantize them "
+                      "together)",
+                      own, first.name, its, fact);
                 });
+}
+
+void fused_global(const RuleInput& input) {
+  if (input.dialect().name != kMinimax)
+    report_fused_globals(input, "loaders keep one of them for both");
+}
+
+// SGLang 0.5.23's minimax_m3_nvfp4.py: kernels of Blackwell take a scale of gates and one of ups,
+// Marlin on Hopper that of gates.
+void fused_global_on_hopper(const RuleInput& input) {
+  if (input.dialect().name == kMinimax)
+    report_fused_globals(input, "on Hopper (compute capability 9.0) SGLang keeps one for both");
 }
 
 // vLLM's auto_awq.py:732 and SGLang's moe_wna16.py:395: kernels of experts get no qzeros then, and
@@ -187,6 +202,9 @@ constexpr LoaderRule kEngineRows[] = {
     {"nvfp4.fused-global", "", "vLLM, SGLang", kError,
      "weights that a loader fuses have one global scale", fused_global, kAnyScheme, kReadsValues,
      false, std::nullopt, "", nullptr, kIsSilent},
+    {"minimax.fused-global", "", "SGLang", kWarning,
+     "weights that are fused on Hopper have one global scale", fused_global_on_hopper, kAnyScheme,
+     kReadsValues, false, std::nullopt, "", nullptr, kIsSilent},
     {"awq.unsaid-zeros", "", "vLLM, SGLang", kError,
      "routed experts have zero points other than 8 only where the config says that there are some",
      unsaid_zero_points, kAnyScheme, kReadsValues, false, std::nullopt, "", nullptr, kIsSilent},

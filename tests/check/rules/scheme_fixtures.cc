@@ -118,6 +118,12 @@ std::vector<RuleFixture> nvfp4_fixtures() {
        set_global(kDense + "up_proj.weight_global_scale", 5000)},
       {"nvfp4.fused-global", kMismatch, kModeloptNvfp4,
        set_global(kMoe + "experts.2.gate_proj.weight_scale_2", 0x1p-11F)},
+      {"minimax.fused-global", kMismatch,
+       spelled("compressed-tensors", SchemeId::kNvfp4, Activations::kStatic),
+       [=](auto& c) {
+         c.config["quantization_config"] = {{"quant_method", "minimax_m3_nvfp4"}};
+         set_global(kDense + "up_proj.weight_global_scale", 5000)(c);
+       }},
       {"nvfp4.reciprocal", kBadScale, kModeloptNvfp4, set_global(stem + "weight_scale_2", 4096)},
       {"nvfp4.reciprocal", kBadScale, kNvfp4, set_global(global, 0x1p-12F)},
   };
