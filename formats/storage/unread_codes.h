@@ -10,8 +10,9 @@
 namespace ingot::formats {
 
 /// The value of OpenOptions::family for a copy to the byte: family generic, and each stored tensor
-/// is one of its own, whose codes nothing reads.
-inline constexpr std::string_view kAsStored = "as-stored";
+/// is one of its own, whose codes nothing reads. It begins with a byte that no family's name has, so
+/// that no user's `--family` means it.
+inline constexpr std::string_view kAsStored = "\1as-stored";
 
 /// Codes of a quantization that no scheme reads: they can be copied with the JSON that tells of
 /// them, and nothing else.

@@ -34,6 +34,7 @@ grep -q -- "ingot family learn" "$work/stderr" || fail "no remedy in the warning
 expect 0 "bf16" "$ingot" inspect "$work/unknown" model.embed_tokens.weight
 expect 0 "fits      yes" "$ingot" inspect "$work/unknown" --gpu-memory 80GB
 expect 2 "there is no family 'my_moe'" "$ingot" inspect "$work/unknown" --family my_moe
+expect 2 "there is no family 'as-stored'" "$ingot" inspect "$work/unknown" --family as-stored
 expect 0 "my_moe" "$ingot" inspect "$work/unknown" --family-file "$work/qwen3_moe.yaml"
 expect 0 "" "$ingot" convert "$work/unknown" "$work/out" --family-file "$work/qwen3_moe.yaml" --to nvfp4 --progress never
 cmp "$work/out/ingot-family.yaml" "$work/qwen3_moe.yaml" || fail "the output lacks its family"
