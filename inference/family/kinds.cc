@@ -97,6 +97,7 @@ void set_mixture(Parameters& parameters, DecoderSpec& model) {
   model.norms_mixture = parameters.flag("norms_output", false);
   model.spec.carried += router.inner;
   MixtureSpec& mixture = *model.mixture;
+  if (parameters.has("blocks")) mixture.blocks = parameters.count("blocks", 0, kFew);
   if (parameters.has("pool")) mixture.pool = parameters.count("pool", 0, kFew);
   if (mixture.pool > 0 && (mixture.shared || mixture.dense || router.identity_experts > 0))
     refuse(ErrorCode::kUnsupported,

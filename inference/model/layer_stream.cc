@@ -27,7 +27,8 @@ LayerStream::LayerStream(const formats::Checkpoint& source, const LayerStreamOpt
 // Experts of one layer; null where it has none.
 std::unique_ptr<ExpertStore> LayerStream::experts_of(std::uint32_t l) const {
   if (!spec_.is_moe(l)) return nullptr;
-  const ExpertShape shape = expert_shape(spec_, context_.rank, true).of_layer(l);
+  const std::uint32_t home = spec_.layers[l].find<MixtureSpec>()->home(l);
+  const ExpertShape shape = expert_shape(spec_, context_.rank, true).of_layer(home);
   const WeightNeed need = need_of_layer(weights_, shape, l);
   return std::make_unique<ExpertStore>(weights_, shape, expert_budget(need, weight_limit_),
                                        context_.threads);

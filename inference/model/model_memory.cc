@@ -62,6 +62,7 @@ ExpertShape expert_shape(const ModelSpec& spec, const RankView& rank, bool with_
   for (std::size_t l = stage.first; l < std::min(end, spec.layers.size()); ++l) {
     if (!spec.is_moe(l)) continue;
     const auto layer = static_cast<std::uint32_t>(l);
+    if (mixture->home(layer) != layer) continue;
     for (const std::uint32_t expert : places.experts_of(layer, rank.at().ep_rank)) {
       // The number behind the last routed expert is the shared expert's.
       if (expert < shape.n_experts) shape.experts.push_back({.layer = layer, .expert = expert});

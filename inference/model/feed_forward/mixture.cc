@@ -214,10 +214,14 @@ Matrix Mlp::partial(const StepContext& context, const Matrix& x) const {
 
 Mixture::Mixture(const BlockWeights& weights, const StepContext& context,
                  const MixtureSpec& mixture, ExpertStore& experts)
-    : layer_(weights.layer()), spec_(mixture), group_(context.rank, layer_, mixture, experts) {
+    : layer_(weights.layer()),
+      spec_(mixture),
+      group_(context.rank, mixture.home(layer_), mixture, experts) {
   const RouterSpec& spec = spec_.router;
-  router_ = weights.linear(Role::kRouter, spec.scored(),
-                           spec.inner > 0 ? spec.inner : context.spec.hidden);
+  const BlockWeights home(weights.store(), spec_.home(layer_));
+  router_ = (spec_.blocks > 0 ? home : weights)
+                .linear(Role::kRouter, spec.scored(),
+                        spec.inner > 0 ? spec.inner : context.spec.hidden);
   if (spec.inner > 0) router_mlp_.emplace(weights, context, spec);
   if (weights.expects(FineRole::kRouterScale))
     router_scale_ = weights.vector(FineRole::kRouterScale, {1}).front();

@@ -117,7 +117,14 @@ struct MixtureSpec {
   std::size_t pool = 0;
   /// Norm of what each routed expert gives, before its weight.
   std::optional<NormSpec> expert_norm;
+  /// Layers share routers and routed experts, those of layer l mod this; 0: each has its own.
+  std::size_t blocks = 0;
   bool operator==(const MixtureSpec&) const = default;
+
+  /// The layer that has the router and the routed experts of a layer.
+  [[nodiscard]] std::uint32_t home(std::uint32_t layer) const {
+    return blocks > 0 ? layer % static_cast<std::uint32_t>(blocks) : layer;
+  }
 };
 
 using BodySpec = std::variant<MlpSpec, MixtureSpec, MixerSpec>;

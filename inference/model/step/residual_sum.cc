@@ -42,6 +42,14 @@ ResidualSum::ResidualSum(const BlockWeights& weights, const StepContext& context
       output_.factor.push_back(beta);
       stream_.factor.push_back(std::sqrt(std::max(sigmoid_f32(-gate) * (1 + beta), kLeastSquare)));
     }
+  } else if (weights.expects(roles.output_factor) && !weights.expects(roles.output_shift)) {
+    // Scales of what layers add, stored less 1.
+    const formats::Shape stored = weights.store().shape_of(weights.name(roles.output_factor));
+    const bool is_row = formats::element_count(stored) == shape.front();
+    output_ = {.factor = weights.vector(roles.output_factor, is_row ? stored : shape),
+               .shift = std::vector<float>(context.spec.hidden)};
+    for (float& factor : output_.factor) factor += 1;
+    stream_ = {.factor = std::vector<float>(context.spec.hidden, 1.0F), .shift = output_.shift};
   } else if (weights.expects(roles.output_factor)) {
     output_ = {.factor = weights.vector(roles.output_factor, shape),
                .shift = weights.vector(roles.output_shift, shape)};

@@ -115,7 +115,16 @@ void require_keys_in_stage(const ModelSpec& spec, const Range& stage) {
                 "layers mix their inputs with weights of the layer before, which another pipeline "
                 "stage may have (leave --pp at 1)");
   }
+  const auto* mixture = spec.find<MixtureSpec>();
   for (std::size_t l = stage.first; l < stage.first + stage.count; ++l) {
+    const auto layer = static_cast<std::uint32_t>(l);
+    const std::uint32_t home = mixture == nullptr ? layer : mixture->home(layer);
+    if (home != layer && stage.count < spec.n_main) {
+      throw Error(ErrorCode::kUnsupported,
+                  "layer {} has the experts of layer {}, which another pipeline stage may have "
+                  "(leave --pp at 1)",
+                  l, home);
+    }
     if (spec.keys_of(l) >= stage.first) continue;
     throw Error(ErrorCode::kUnsupported,
                 "layer {} reads the keys of layer {}, which another pipeline stage has (cut the "

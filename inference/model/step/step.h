@@ -169,7 +169,7 @@ void grow_queries(Profile profile, const std::optional<GrowthSpec>& growth,
                   std::span<const std::uint32_t> positions, Matrix& queries);
 
 /// Throws kUnsupported, naming both, for a layer of `stage` that reads the keys of a layer before
-/// it, and for stages of a model with sources.
+/// it, and for stages of a model with sources, or whose layers share experts.
 void require_keys_in_stage(const ModelSpec& spec, const Range& stage);
 
 /// Returns on all ranks what `compute` gives on the ranks of a pipeline's last stage, [rows, cols].

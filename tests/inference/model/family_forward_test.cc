@@ -354,6 +354,12 @@ TEST(WholeAttention, RanksHaveTheirLogits) {
   expect_ranks_agree("zaya", {Cut{.pp = 2}});
 }
 
+TEST(SharedBlocksOfExperts, RanksHaveTheirLogits) {
+  expect_ranks_agree("interns2_mobius", {Cut{.ep = 2}});
+  expect_error(ErrorCode::kUnsupported, {"has the experts of layer", "--pp"},
+               [] { expect_ranks_agree("interns2_mobius", {Cut{.pp = 2}}); });
+}
+
 TEST(TwofoldLayers, RanksHaveTheirLogits) {
   expect_ranks_agree("longcat_flash", {Cut{.tp = 2}, Cut{.pp = 2}});
   expect_error(ErrorCode::kUnsupported, {"experts without tensors", "--ep no larger than --tp"},
