@@ -365,8 +365,13 @@ std::vector<MadePart> packed_parts(const std::string& module, std::uint64_t rows
 
 // Google's Gemma: integers of 2, 4 and 8 bits with a scale per row, by the names of modules.
 
-constexpr std::array<std::string_view, 4> kGemmaUnused = {
-    ".input_activation_scale", ".output_activation_scale", ".k_cache_scale", ".v_cache_scale"};
+struct GemmaScale {
+  std::string_view suffix, part;  ///< in the files; of the part as which it is seen, if it is
+};
+constexpr std::array kGemmaScales = {GemmaScale{".input_activation_scale", ".input_scale"},
+                                     GemmaScale{".output_activation_scale", ".output_scale"},
+                                     GemmaScale{".k_cache_scale", ""},
+                                     GemmaScale{".v_cache_scale", ""}};
 
 /// The bits of each module's codes, as the config says.
 class GemmaBits {
@@ -495,6 +500,15 @@ std::vector<MadePart> unpacked(const PackedRows& packed, const std::string& modu
       });
 }
 
+/// True for a scale of activations that were calibrated; 0 says that they were not.
+bool is_calibrated(const StoredTensor& scale, const Making& making, const Draft& draft) {
+  if (scale.n_bytes == 0 || scale.n_bytes > 8) return true;  // a fault of its shape
+  std::vector<std::byte> bytes(scale.n_bytes);
+  const Origin from = making.origin(scale);
+  draft.bytes->read(from.index, from.tensor, 0, bytes);
+  return std::ranges::any_of(bytes, [](std::byte byte) { return byte != std::byte{0}; });
+}
+
 void unpack_gemma(Making& making) {
   Draft& draft = making.draft();
   if (method_of(draft.config) != kGemmaMethod) return;
@@ -507,10 +521,21 @@ void unpack_gemma(Making& making) {
                                  Names{".embedding_quantized", ".embedding_scale"}};
   std::size_t n_unused = 0, n_filled = 0;
   for (const StoredTensor& stored : draft.stored) {
-    if (std::ranges::any_of(kGemmaUnused,
-                            [&](auto suffix) { return stored.name.ends_with(suffix); })) {
+    const auto* const of_activations =
+        std::ranges::find_if(kGemmaScales, [&](const GemmaScale& row) {
+          return stored.name.ends_with(row.suffix);
+        });
+    if (of_activations != kGemmaScales.end()) {
+      const std::string module =
+          stored.name.substr(0, stored.name.size() - of_activations->suffix.size());
+      const bool is_used = !of_activations->part.empty() &&
+                           making.find(module + ".weight_scale") != nullptr &&
+                           is_calibrated(stored, making, draft);
       making.replace(stored, {});
-      ++n_unused;
+      if (is_used)
+        making.replace(stored, {renamed(making.origin(stored),
+                                        module + std::string(of_activations->part))});
+      if (of_activations->part.empty()) ++n_unused;
       continue;
     }
     const auto* const names = std::ranges::find_if(
@@ -552,8 +577,7 @@ void unpack_gemma(Making& making) {
   }
   if (n_unused > 0)
     draft.remarks.push_back(fmt::format(
-        "left out: {} scales of activations and caches: weights are read without them, and "
-        "activations are computed without the rounding to 8 bits that transformers does with them",
+        "left out: {} scales of the key-value cache, which transformers does not read either",
         n_unused));
   if (n_filled > 0 && draft.family->rules.empty())
     draft.remarks.push_back(

@@ -1,5 +1,6 @@
 #include "inference/weights/native_activations.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -8,6 +9,8 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/container/bfloat16.h"
+#include "formats/dialect/dialect_words.h"
 #include "formats/storage/block_scales.h"
 #include "formats/storage/tensor_source.h"
 
@@ -72,6 +75,10 @@ std::int32_t read_input_offset(const TensorSource& source, const LogicalTensor& 
                  fmt::format("is {}; it must be a whole number from -128 to 127", offset));
 }
 
+float rounded_to_bf16(float value) {
+  return formats::float_from_bf16(formats::bf16_from_float(value));
+}
+
 bool has_power_of_two_scales(const TensorSource& source) {
   const auto& quantization = source.config().quantization;
   return quantization && quantization->scale_fmt == "ue8m0";
@@ -116,6 +123,26 @@ std::optional<ActivationFormat> native_activations(const TensorSource& source,
   const bool is_fp8_block = !is_under_global && format.code == CodeKind::kE4m3 && has_groups;
   format.power_of_two = !is_static && (is_mx || (is_fp8_block && has_power_of_two_scales(source)));
   return format;
+}
+
+float native_step(const TensorSource& source, const LogicalTensor& tensor, Part part) {
+  if (formats::method_of(source.config()) != formats::kGemmaMethod) return 0;
+  if (!tensor.encoding.stored.has(part)) return 0;
+  const float stored = read_number(source, tensor.encoding.stored[part], 0);
+  const float step = rounded_to_bf16(stored);
+  if (std::isfinite(step) && step > 0) return step;
+  throw bad_part(
+      source, tensor, part, ErrorCode::kBadScale,
+      fmt::format("is {}; it must be finite and above zero (fetch the file again)", stored));
+}
+
+void round_to_steps(float step, MatrixView<float> values) {
+  for (std::size_t r = 0; r < values.rows; ++r) {
+    for (float& value : std::span(values.row(r), values.cols)) {
+      const float quotient = rounded_to_bf16(rounded_to_bf16(value) / step);
+      value = rounded_to_bf16(std::clamp(std::nearbyint(quotient), -128.0F, 127.0F) * step);
+    }
+  }
 }
 
 }  // namespace ingot::inference

@@ -19,4 +19,15 @@ std::optional<ActivationFormat> native_activations(const formats::TensorSource& 
                                                    std::size_t matrix,
                                                    formats::Activations activations);
 
+/// Returns the step to whose multiples, from -128 to 127 of them, a weight's inputs
+/// (Part::kInputScale) or outputs (kOutputScale) are rounded in profile kNative, rounded to BF16; 0:
+/// they are not. Only Google's Gemma has such steps, where codes have other numbers of bits. Throws
+/// kBadScale for one that is not finite and above zero.
+float native_step(const formats::TensorSource& source, const formats::LogicalTensor& tensor,
+                  formats::Part part);
+
+/// Rounds values to multiples of a step as transformers does in BF16: the value, the quotient and
+/// the product are rounded to BF16, the quotient to a whole number (ties to even) between.
+void round_to_steps(float step, MatrixView<float> values);
+
 }  // namespace ingot::inference

@@ -18,6 +18,7 @@
 #include "formats/family/family_check.h"
 #include "formats/family/rule_scope.h"
 #include "formats/family/text_names.h"
+#include "inference/base/matrix.h"
 #include "inference/kernels/quantized/quantized_matmul.h"
 #include "inference/weights/held_bytes.h"
 #include "inference/weights/native_activations.h"
@@ -45,6 +46,12 @@ constexpr std::array kUsualNames = {
 
 bool is_of(const formats::TensorRule& rule, const WeightPlace& place) {
   return rule.role == place.role.role && rule.fine == place.role.fine && rule.block == place.block;
+}
+
+Matrix copy_of(MatrixView<const float> x) {
+  Matrix copy(x.rows, x.cols);
+  for (std::size_t r = 0; r < x.rows; ++r) std::copy_n(x.row(r), x.cols, copy.row(r).begin());
+  return copy;
 }
 
 // Rows of a matrix [outputs, inputs] are read. Biases of stacks, and scales under a number for each
@@ -106,6 +113,8 @@ struct Linear::State {
   WeightRounding rounding = WeightRounding::kExact;
   /// How rows of x are quantized first; nullopt: not at all.
   std::optional<ActivationFormat> activations;
+  /// Steps to whose multiples inputs and outputs are rounded where they are not quantized; 0: none.
+  float input_step = 0, output_step = 0;
   InputObserver* observer = nullptr;  ///< called with the linear's input, as `name`, `matrix`
   std::string_view name;              ///< name of the source's logical tensor
   std::size_t matrix = 0;
@@ -120,7 +129,14 @@ void Linear::apply(MatrixView<const float> x, MatrixView<float> y, std::size_t t
   if (state_->observer != nullptr && first_row_ == 0)
     state_->observer->see(state_->name, state_->matrix, x);
   if (!state_->activations) {
-    apply_unquantized(x, y, threads);
+    if (state_->input_step > 0) {
+      Matrix rounded = copy_of(x);
+      round_to_steps(state_->input_step, rounded.view());
+      apply_unquantized(rounded.view(), y, threads);
+    } else {
+      apply_unquantized(x, y, threads);
+    }
+    if (state_->output_step > 0) round_to_steps(state_->output_step, y);
     return;
   }
   if (x.rows == 0 || y.cols == 0) return;
@@ -263,14 +279,24 @@ PartLayout WeightStore::layout_of(const LinearPart& part) const {
 }
 
 // Chooses how a weight and its inputs are rounded and quantized when it is applied.
-void WeightStore::choose_arithmetic(const LogicalTensor& tensor, Linear::State& linear) const {
+void WeightStore::choose_arithmetic(const LogicalTensor& tensor, const LinearPart& part,
+                                    Linear::State& linear) const {
   linear.rounding = profile_ == Profile::kF32 ? WeightRounding::kExact : WeightRounding::kBf16;
   if (profile_ != Profile::kNative) return;
   if (!is_quantized(tensor)) return;
   linear.activations = native_activations(source_, tensor, linear.matrix,
                                           activations_.of(tensor.name, tensor.encoding));
   // A weight that is quantized only for its size is computed with its exact decoded values.
-  if (!linear.activations) linear.rounding = WeightRounding::kExact;
+  if (linear.activations) return;
+  linear.rounding = WeightRounding::kExact;
+  linear.input_step = native_step(source_, tensor, formats::Part::kInputScale);
+  linear.output_step = native_step(source_, tensor, formats::Part::kOutputScale);
+  if (linear.output_step > 0 && part.cols.count < part.whole.back()) {
+    throw Error(ErrorCode::kUnsupported,
+                "has outputs that are rounded to steps, which is done to their sum over all ranks "
+                "(leave --tp at 1, or run it with --profile bf16)")
+        .in_tensor(tensor.name);
+  }
 }
 
 std::vector<float> WeightStore::vector(std::string_view name, const Shape& shape) const {
@@ -409,7 +435,7 @@ std::vector<Linear> WeightStore::read(std::span<const LinearPart> parts,
     states.back()->observer = observer_;
     states.back()->name = tensor.name;
     states.back()->matrix = part.matrix;
-    choose_arithmetic(tensor, *states.back());
+    choose_arithmetic(tensor, part, *states.back());
     n_bytes += layouts.back().n_bytes;
   }
   const auto memory = std::make_shared<const HeldBytes>(n_bytes);

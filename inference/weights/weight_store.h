@@ -129,7 +129,8 @@ class WeightStore {
   [[nodiscard]] const formats::LogicalTensor& find(std::string_view name,
                                                    const formats::Shape& shape) const;
   [[nodiscard]] PartLayout layout_of(const LinearPart& part) const;
-  void choose_arithmetic(const formats::LogicalTensor& tensor, Linear::State& linear) const;
+  void choose_arithmetic(const formats::LogicalTensor& tensor, const LinearPart& part,
+                         Linear::State& linear) const;
 
   /// The source with single experts, where the order of its stacks lets no matrix be read at once.
   std::optional<formats::Checkpoint> view_;

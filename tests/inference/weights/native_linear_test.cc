@@ -1,5 +1,7 @@
 #include "convert/recipe/statistics.h"
 #include "tests/convert/plain_decode.h"
+#include "tests/inference/model/golden_file.h"
+#include "tests/inference/model/runner.h"
 #include "tests/inference/weights/variants.h"
 #include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -434,6 +436,57 @@ TEST_F(AsymmetricInput, RefusesAFractionalOffset) {
   }
   const WeightStore bf16(source, Profile::kBf16, 1);
   EXPECT_EQ(part(bf16, all(kK)).rows(), kN);
+}
+
+// By transformers' code in BF16 (tests/golden/gemma_steps). The order of FP32 sums may move an output
+// by one step where the sum is between two.
+TEST(NativeLinear, RoundsToStepsOfGemma) {
+  const std::filesystem::path folder =
+      std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/gemma_steps";
+  const GoldenFile golden(folder / "golden.safetensors");
+  const formats::Checkpoint source =
+      formats::Checkpoint::open(folder / "checkpoint", {.family = "generic"});
+  for (const Profile profile : {Profile::kNative, Profile::kF32}) {
+    const WeightStore store(source, profile, 1);
+    for (const auto& [name, step_in, step_out] :
+         {std::tuple("mlp.gate_proj", 0.031F, 0.0F), std::tuple("mlp.up_proj", 0.017F, 0.043F),
+          std::tuple("mlp.down_proj", 0.0F, 0.037F), std::tuple("self_attn.q_proj", 0.0F, 0.0F)}) {
+      const std::string stem(name);
+      const std::string weight = "model.layers.0." + stem + ".weight";
+      const auto tensor = std::ranges::find(source.tensors(), weight, &LogicalTensor::name);
+      ASSERT_NE(tensor, source.tensors().end()) << weight;
+      const std::size_t n_rows = golden.shape(stem + ".x").at(0);
+      const std::vector<float> wanted = golden.floats(stem + ".y");
+      const std::vector<float> found =
+          applied(whole(store, *tensor), golden.floats(stem + ".x"), n_rows);
+      ASSERT_EQ(found.size(), wanted.size());
+      const bool is_rounded = step_in > 0 || step_out > 0;
+      if (profile == Profile::kF32) {
+        EXPECT_EQ(relative_error(found, wanted) > 1e-3, is_rounded) << name;
+        continue;
+      }
+      if (step_out == 0) {
+        EXPECT_LE(relative_error(found, wanted), 1e-6) << name;
+        continue;
+      }
+      std::size_t n_equal = 0;
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        if (found[i] == wanted[i]) ++n_equal;
+        EXPECT_NEAR(found[i], wanted[i], 1.02F * step_out) << name << " " << i;
+      }
+      EXPECT_GE(n_equal * 100, wanted.size() * 98) << name;
+    }
+  }
+}
+
+TEST(NativeLinear, NeedsWholeRowsForStepsOfOutputs) {
+  const formats::Checkpoint source = formats::Checkpoint::open(
+      std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/gemma_steps/checkpoint",
+      {.family = "generic"});
+  const WeightStore store(source, Profile::kNative, 1);
+  expect_error(ErrorCode::kUnsupported, {"mlp.down_proj.weight", "--tp"}, [&] {
+    (void)store.linear("model.layers.0.mlp.down_proj.weight", 40, 24, all(40), {0, 8});
+  });
 }
 
 }  // namespace
