@@ -13,6 +13,7 @@
 #include "formats/base/words.h"
 #include "formats/family/family_yaml.h"
 #include "formats/family/rule_scope.h"
+#include "formats/family/text_names.h"
 
 namespace ingot::formats {
 namespace {
@@ -146,7 +147,12 @@ std::vector<std::string> faults_of(std::string_view yaml, const ModelConfig& con
   try {
     const auto table = parse_family(yaml, {});
     require_widths(table->family(), config);
-    Proof proof(table->family(), config);
+    // As opening counts them: a config may not say that there are MTP layers.
+    ModelConfig counted = config;
+    std::vector<StoredTensor> stored;
+    for (const UnknownWeight& weight : weights) stored.emplace_back().name = weight.name;
+    count_mtp_layers(table->family(), stored, counted);
+    Proof proof(table->family(), counted);
     for (const UnknownWeight& weight : weights) proof.take(weight);
     return proof.faults();
   } catch (const Error& error) {

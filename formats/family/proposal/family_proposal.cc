@@ -37,6 +37,7 @@ constexpr std::size_t kNamedNeighbours = 2;
 constexpr std::string_view kLikeMark = "like:";
 constexpr std::string_view kValueOutputs =
     "num_key_value_heads * head_dim, num_key_value_heads * v_head_dim";
+constexpr std::string_view kInMtp = ", layers: mtp";
 
 class Proposal {
  public:
@@ -312,18 +313,18 @@ class Proposal {
   }
 
   /// Returns the layers of a row in the words of a family's file.
-  std::string layers_of(const std::string& pattern, const Kind& kind, std::string& present,
-                        std::string& guesses) const {
-    if (of_mtp_.contains(pattern)) return ", layers: mtp";
+  RowLayers layers_of(const std::string& pattern, const Kind& kind, std::string& present,
+                      std::string& guesses) const {
+    if (of_mtp_.contains(pattern)) return {.text = std::string(kInMtp)};
     if (kind.layers.empty() || has_mark(pattern, kMtpMark)) return {};
     RowLayers found = row_layers(layers_in(kind), config_);
     if (found.is_optional && kind.judged.neighbour != nullptr) {
       std::string own = neighbours_.layers_of(*kind.judged.neighbour, kind.layers);
-      if (!own.empty()) return own;
+      if (!own.empty()) return {.text = std::move(own)};
     }
     if (!found.guess.empty()) guesses += "; " + found.guess;
     if (found.is_optional) present = "optional";
-    return found.text;
+    return found;
   }
 
   /// The matrix of one expert for each of those in a stack: most schemes are written so.
@@ -394,6 +395,13 @@ class Proposal {
   /// How many kinds of tensors rows of its family fit; more than that for the preferred family.
   std::pair<bool, std::size_t> nearness(const NeighbourRow& row) const {
     return {row.family->name == evidence_.preferred, likeness_.at(row.family)};
+  }
+
+  /// True for a row of an attention that ranks have whole for a kind of mixer of its own: it says
+  /// nothing of how others are cut.
+  static bool is_whole_attention(const TensorRule& rule) {
+    return rule.cut == Cut::kReplicated && kAttentionRoles.has(rule.role) &&
+           usual_row(rule.role).cut != Cut::kReplicated;
   }
 
   /// A family with so few rows that fit has no say against the nearest one.
@@ -566,7 +574,8 @@ class Proposal {
         return;
       }
       const auto contrary = std::ranges::find_if(kind.neighbours, [&](const NeighbourRow& other) {
-        return other.fits && !are_alike(*row->rule, *other.rule) && !is_far(other, *row);
+        return other.fits && !are_alike(*row->rule, *other.rule) && !is_far(other, *row) &&
+               !is_whole_attention(*other.rule);
       });
       if (contrary == kind.neighbours.end()) {
         ask_of_plan(pattern, kind, *row);
@@ -813,7 +822,8 @@ class Proposal {
     if (judged.gate_up == GateUpOrder::kInterleaved || is_interleaved_bias(kind))
       traits += ", gate_up: interleaved";
     if (shape.empty()) shape = shape_of(kind, usual, judged.order, notes);
-    const std::string layers = layers_of(pattern, kind, present, notes);
+    const RowLayers where = layers_of(pattern, kind, present, notes);
+    const std::string& layers = where.text;
     if (!own && (role == Role::kHead || role == Role::kMtpHead)) traits += ", silence: head";
     const UsualRow of_role = fine ? UsualRow{} : usual_row(role);
     if (!own) {
@@ -851,10 +861,14 @@ class Proposal {
       question =
           "shapes do not tell the order of the stack; add `stack: output-major` for [experts, "
           "outputs, inputs], or `stack: input-major`";
-    const std::string text = fmt::format("- {{name: \"{}\", role: {}{}{}{}}}  # {}{}\n", pattern,
-                                         fine ? fine_role_name(*fine) : role_name(role), layers,
-                                         shape, traits, judged.reason, notes);
-    if (!question.empty()) return fmt::format("# left out: {}\n# {}", question, text);
+    const auto row_in = [&](std::string_view which) {
+      return fmt::format("- {{name: \"{}\", role: {}{}{}{}}}  # {}{}\n", pattern,
+                         fine ? fine_role_name(*fine) : role_name(role), which, shape, traits,
+                         judged.reason, notes);
+    };
+    std::string text = row_in(layers);
+    if (where.is_in_mtp) text += row_in(kInMtp);
+    if (!question.empty()) return fmt::format("# left out: {}\n# {}", question, row_in(layers));
     const bool has_singles = judged.order != StackOrder::kNone && kind.has_one_shape;
     const StackOrder stored = judged.is_stored_turned ? StackOrder::kOutputMajor : judged.order;
     return has_singles ? text + single_rows(pattern, stored, *kind.first->shape, layers, dtype)

@@ -100,9 +100,7 @@ ForwardText forward_text(const Family& family, const ModelConfig& config) {
   text.mixers = fmt::format("  {}:\n  - {}\n", forward.are_blocks ? "blocks" : "mixer",
                             fmt::join(parts, "\n  - "));
   if (forward.mtp != "joined") text.mixers += fmt::format("  mtp: {}\n", forward.mtp);
-  std::vector<std::string> needs;
-  for (const std::string& need : forward.needs) needs.push_back(spelled_out(need, widths));
-  if (!needs.empty()) text.mixers += fmt::format("  needs: [{}]\n", fmt::join(needs, ", "));
+  for (const std::string& need : forward.needs) text.needs.push_back(spelled_out(need, widths));
   if (forward.mixture)
     text.mixture = fmt::format("  mixture: {}\n", part_text(*forward.mixture, widths));
   if (!forward.mlp.parameters.empty())
@@ -119,9 +117,21 @@ std::string joined_text(const ForwardText& mixers, const ForwardText& mixture,
                         const ForwardText& model) {
   std::vector<std::string> only;
   for (const auto& [key, value] : mixers.only) only.push_back(fmt::format("{}: {}", key, value));
-  return fmt::format("forward:\n{}{}{}{}{}",
-                     only.empty() ? "" : fmt::format("  only: {{{}}}\n", fmt::join(only, ", ")),
-                     mixers.mixers, mixture.mixture, mixers.mlp, model.model);
+  std::vector<std::string> needs;
+  const auto add_needs = [&](const ForwardText& of, bool are_of_experts) {
+    for (const std::string& need : of.needs) {
+      if ((need == "n_routed_experts") == are_of_experts) needs.push_back(need);
+    }
+  };
+  add_needs(mixers, false);
+  add_needs(mixture, true);
+  const auto list = [](std::string_view key, char open, const auto& entries, char close) {
+    return entries.empty()
+               ? std::string()
+               : fmt::format("  {}: {}{}{}\n", key, open, fmt::join(entries, ", "), close);
+  };
+  return fmt::format("forward:\n{}{}{}{}{}{}", list("only", '{', only, '}'), mixers.mixers,
+                     list("needs", '[', needs, ']'), mixture.mixture, mixers.mlp, model.model);
 }
 
 }  // namespace ingot::formats

@@ -22,16 +22,17 @@ std::string layers_text(const TensorRule& rule);
 
 /// Parts of a forward pass: a value for each key of `forward`, empty for keys that it lacks.
 struct ForwardText {
-  /// `mixer` or `blocks`, and what comes with them: `mtp`, `needs`.
+  /// `mixer` or `blocks`, and what comes with them: `mtp`.
   std::string mixers;
   std::string mixture, mlp, model;
+  std::vector<std::string> needs;  ///< entries of `needs`, of experts and others
   /// Entries of `only` that this config does not contradict.
   std::vector<std::pair<std::string, std::string>> only;
 };
 ForwardText forward_text(const Family& family, const ModelConfig& config);
 
 /// The key `forward` with the mixers and MLPs of one family, the mixture of another, and the norms
-/// and ends of a third.
+/// and ends of a third. That there are experts is a need of the mixture.
 std::string joined_text(const ForwardText& mixers, const ForwardText& mixture,
                         const ForwardText& model);
 

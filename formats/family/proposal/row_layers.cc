@@ -95,6 +95,17 @@ RowLayers row_layers(const std::set<std::uint32_t>& layers, const ModelConfig& c
   }
   // A checkpoint that leaves MTP layers out.
   if (is_where(Scope::kLayer, config.num_hidden_layers)) return {};
+  std::set<std::uint32_t> main = layers;
+  for (auto layer = static_cast<std::uint32_t>(config.num_hidden_layers); layer < n_all; ++layer)
+    main.erase(layer);
+  if (!main.empty() && main.size() + n_all - config.num_hidden_layers == layers.size() &&
+      main.size() < layers.size()) {
+    RowLayers found = row_layers(main, config);
+    if (!found.text.empty() && !found.is_optional) {
+      found.is_in_mtp = true;
+      return found;
+    }
+  }
   if (const std::string condition = condition_of(layers, config); !condition.empty()) {
     return {.text = fmt::format(", layers: {}", condition),
             .guess = "by a key of the config that has the same layers"};
