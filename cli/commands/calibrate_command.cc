@@ -19,7 +19,9 @@
 #include "formats/container/safetensors.h"
 #include "formats/json/json.h"
 #include "formats/text/spelling.h"
+#include "library/converted_model.h"
 #include "library/options/flag_table.h"
+#include "library/options/target_flags.h"
 #include "report/figures.h"
 #include "shard/join/source.h"
 #include "verify/calibrate/calibrate.h"
@@ -114,10 +116,17 @@ Json report_json(const CalibrateFlags& flags, const CalibrationReport& report) {
 
 int run_calibrate(CalibrateFlags& flags) {
   if (writes_directory(flags)) flags.left = "--resume continues behind the last finished layer";
-  const formats::Checkpoint source = open_source(flags);
+  const auto opened = std::make_shared<const formats::Checkpoint>(open_source(flags));
+  const formats::Checkpoint& source = *opened;
   std::optional<formats::Checkpoint> quantized;
+  std::optional<library::ConvertedModel> converted;
   verify::CalibrationOptions what = calibration_options(flags);
-  if (!flags.quantized.empty()) {
+  if (library::names_scheme(flags.quantized) && !flags.quantized.empty()) {
+    shard::require_all_ranks(source);
+    converted.emplace(opened, flags.quantized, flags.family, threads_of(flags.threads));
+    what.quantized = &converted->checkpoint();
+    what.quantized_memory = converted->memory();
+  } else if (!flags.quantized.empty()) {
     quantized.emplace(shard::open_source(
         flags.quantized, {.open = {.family = flags.family, .threads = threads_of(flags.threads)}}));
     shard::require_all_ranks(*quantized);
@@ -159,10 +168,12 @@ std::function<int()> declare_calibrate(FlagTable& table) {
          .idle = belongs_to("a directory", [flags] { return writes_directory(*flags); })}},
        {"--quantized",
         &flags->quantized,
-        "output of convert for this model: each layer is given what the layers before it make "
-        "there, "
-        "weights and inputs quantized",
-        {.kind = ValueKind::kCheckpoint,
+        "a scheme of convert --to, or an output of convert for this model (./NAME where it is "
+        "called "
+        "like a scheme): each layer is given what the layers before it make there, weights and "
+        "inputs quantized",
+        {.words = offered_targets(),
+         .kind = ValueKind::kCheckpoint,
          .idle = belongs_to("a directory", [flags] { return writes_directory(*flags); })}}});
   add_source_and_job(table, *flags);
   table.add(FlagGroup::kJob,

@@ -47,11 +47,11 @@ std::vector<RankFile> files_of_directory(const Plan& plan, std::optional<std::ui
   return files;
 }
 
-// Files of which only the headers are known.
+// Files of which the headers are known, and the bytes where a reader makes them.
 class PlannedBytes final : public formats::StoredBytes {
  public:
-  PlannedBytes(const Plan& plan, std::vector<RankFile> files)
-      : plan_(plan), planned_(std::move(files)) {
+  PlannedBytes(const Plan& plan, std::vector<RankFile> files, ReadPlanned read)
+      : plan_(plan), planned_(std::move(files)), read_(std::move(read)) {
     for (const RankFile& file : planned_) {
       const PlannedFile& row = plan.files[file.file];
       facts_.push_back({.name = file.name, .n_bytes = row.n_bytes, .data_start = row.header_bytes});
@@ -65,8 +65,9 @@ class PlannedBytes final : public formats::StoredBytes {
     return {bytes.begin(), bytes.end()};
   }
   [[nodiscard]] bool has_data(std::uint32_t /*file*/) const override { return false; }
-  void read(std::uint32_t /*index*/, const StoredTensor& tensor, std::uint64_t /*offset*/,
-            std::span<std::byte> /*out*/) const override {
+  void read(std::uint32_t /*index*/, const StoredTensor& tensor, std::uint64_t offset,
+            std::span<std::byte> out) const override {
+    if (read_) return read_(planned_.at(tensor.file).file, tensor.offset + offset, out);
     throw Error(ErrorCode::kInternal, "is planned, it has no bytes to be read")
         .in_tensor(tensor.name);
   }
@@ -80,6 +81,7 @@ class PlannedBytes final : public formats::StoredBytes {
  private:
   const Plan& plan_;
   std::vector<RankFile> planned_;
+  ReadPlanned read_;
   std::vector<formats::SourceFile> facts_;
 };
 
@@ -262,13 +264,13 @@ std::string remedy_of_weight(const Finding& finding) {
 }  // namespace
 
 Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> rank,
-                              std::size_t threads) {
+                              std::size_t threads, ReadPlanned read) {
   INGOT_CHECK(!rank || plan.has_rank_directories());
   const bool is_joined = plan.is_sliced() && !rank;
   std::vector<RankFile> files = files_of_directory(plan, rank);
   formats::Draft model;
   model.stored = is_joined ? whole_tensors(plan) : stored_tensors(plan, files);
-  auto bytes = std::make_unique<PlannedBytes>(plan, std::move(files));
+  auto bytes = std::make_unique<PlannedBytes>(plan, std::move(files), std::move(read));
   model.directory = plan.source.directory();
   model.has_index = plan.is_sliced() || !plan.json.index.empty();
   model.file_names = file_names(plan, bytes->files(), model.has_index);

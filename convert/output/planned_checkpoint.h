@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,13 +16,17 @@
 
 namespace ingot::convert {
 
+/// Reads bytes of Plan::files[file] from an absolute offset, behind its header.
+using ReadPlanned =
+    std::function<void(std::uint32_t file, std::uint64_t offset, std::span<std::byte> out)>;
+
 /// The output of a plan as a checkpoint before a byte of it is written: the headers and the JSON
-/// that a reader would see, without the bytes of tensors. `rank` chooses a directory of layout
+/// that a reader would see, without the bytes of tensors, unless `read` has them. `rank` chooses a directory of layout
 /// `ranks`. Without one it is the whole, which readers of slices put together whatever their
 /// layout: under the names of the hub, before anything is retiled or padded. The plan and the
 /// source must outlive it. Throws as Checkpoint::open would for such an output.
 formats::Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> rank,
-                                       std::size_t threads);
+                                       std::size_t threads, ReadPlanned read = {});
 
 /// How loaders read an output.
 struct Loadable {

@@ -13,9 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "convert/output/tensor_records.h"
 #include "convert/plan/plan.h"
-#include "convert/run/moments_factors.h"
+#include "convert/run/encoded_sets.h"
 #include "formats/container/tensor.h"
 #include "formats/storage/stored_bytes.h"
 
@@ -70,14 +69,6 @@ class HeldBytes final : public formats::StoredBytes {
   std::multimap<std::uint64_t, std::vector<std::byte>> spare_;  // by size
   std::atomic<std::uint64_t> n_held_ = 0;
   std::uint64_t n_spare_ = 0, most_held_ = 0;
-};
-
-/// A stored tensor of the output.
-struct EncodedTensor {
-  std::string name;
-  formats::DType dtype{};
-  formats::Shape shape;
-  std::vector<std::byte> bytes;
 };
 
 /// How the giver of a tensor describes it.
@@ -163,16 +154,11 @@ class MemoryEncoder {
   [[nodiscard]] std::vector<std::vector<std::string>> sets() const { return sets_.names(); }
 
  private:
-  std::vector<EncodedTensor> convert(std::span<const std::uint32_t> planned);
-
-  const Plan& plan_;
   HeldBytes& held_;
   std::uint64_t most_held_;
   mutable std::mutex mutex_;  // guards sets_
   TensorSets sets_;
-  const std::vector<char> done_;  // by tensor of the plan: none is done
-  MomentsFactors factors_;
-  std::vector<TensorResult> results_;  // by tensor of the plan, of the sets at hand
+  EncodedSets encoder_;
 };
 
 }  // namespace ingot::convert

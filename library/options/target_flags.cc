@@ -38,16 +38,6 @@ std::string target_words() {
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
-std::vector<std::string> offered_targets() {
-  std::vector<std::string> words;
-  for (const formats::SchemeFacts& facts : formats::schemes()) {
-    if (facts.to_word.empty()) continue;
-    words.emplace_back(facts.name);
-    if (facts.to_word != facts.name) words.emplace_back(facts.to_word);
-  }
-  return words;
-}
-
 std::vector<std::string> offered_selectors() {
   std::vector<std::string> words = {"layers:", "re:"};
   for (const std::string_view role : convert::role_words())
@@ -103,6 +93,16 @@ void read_choices(const TargetFlags& flags, Recipe& recipe) {
 }
 
 }  // namespace
+
+std::vector<std::string> offered_targets() {
+  std::vector<std::string> words;
+  for (const formats::SchemeFacts& facts : formats::schemes()) {
+    if (facts.to_word.empty()) continue;
+    words.emplace_back(facts.name);
+    if (facts.to_word != facts.name) words.emplace_back(facts.to_word);
+  }
+  return words;
+}
 
 void open_scales_from(const TargetFlags& flags, const std::string& family, std::size_t threads,
                       convert::Choices& choices) {

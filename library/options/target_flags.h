@@ -24,6 +24,8 @@ struct TargetFlags {
 /// A flag of convert::recipe_options(); `words`: that are offered, where it does not list its own.
 Flag choice(TargetFlags& flags, std::string_view name, std::string help,
             std::vector<std::string> words = {});
+/// Words of --to: names of schemes, and short words for some of them.
+std::vector<std::string> offered_targets();
 /// --to, --for, --dialect: the flags of most conversions.
 std::vector<Flag> scheme_flags(TargetFlags& flags);
 /// All other flags of the target, without --allow.

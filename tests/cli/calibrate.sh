@@ -65,6 +65,10 @@ expect 1 "model.layers.3.mlp.experts.7.up_proj.input_scale" "$ingot" verify "$ex
 expect 0 "modules" "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/after" --quantized "$work/int8" --without moments,blocks
 grep -q '"quantized": ".*int8-channel' "$work/after/calibration.json" || fail "the record does not name the schemes"
 cmp -s "$work/after/inputs.safetensors" "$work/few/inputs.safetensors" && fail "quantized layers give what the source gives"
+expect 0 "modules" "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/planned" --quantized int8 --without moments,blocks
+diff -r "$work/after" "$work/planned" >/dev/null || fail "the scheme gives other statistics than the output of its conversion"
+expect 2 "did you mean int8" "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/none" --quantized int-8
+expect 2 "no such directory" "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/none" --quantized ./nvfp4
 "$ingot" convert "$example" "$work/two" --layers 0-1 --to bf16 --progress never >/dev/null 2>&1 || fail "two layers"
 expect 2 "a conversion of all layers" "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/none" --quantized "$work/two"
 cp -r "$example" "$work/tuned"

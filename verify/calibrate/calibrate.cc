@@ -316,7 +316,7 @@ class Calibration {
       need.experts = std::max(need.experts, other.experts);
       need.two_experts = std::max(need.two_experts, other.two_experts);
       need.cache = std::max(need.cache, other.cache);
-      need.scratch = std::max(need.scratch, other.scratch);
+      need.scratch = std::max(need.scratch, other.scratch) + what_.quantized_memory;
     }
     std::uint64_t widest = 0;
     for (std::uint32_t l = 0; l <= spec_.n_main; ++l) {
@@ -436,7 +436,10 @@ class Calibration {
             {"model", fingerprint_->hex()},
             {"text", text_hash(documents_).hex()},
             {"list of products", products},
-            {"--quantized", quantized_fingerprint_ ? quantized_fingerprint_->hex() : ""}};
+            // A model that is encoded while it is read has no fingerprint.
+            {"--quantized", quantized_fingerprint_       ? quantized_fingerprint_->hex()
+                            : what_.quantized != nullptr ? schemes_of(*what_.quantized)
+                                                         : ""}};
   }
 
   void begin_output() {

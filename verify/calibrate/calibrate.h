@@ -45,6 +45,7 @@ struct CalibrationOptions {
   /// in profile native, weights and inputs quantized; measured is the source's layer. Null: layers
   /// are given what the source makes. Must outlive the call.
   const formats::Checkpoint* quantized = nullptr;
+  std::uint64_t quantized_memory = 0;  ///< bytes of memory that reading `quantized` takes
   std::string tool_version = {};
   /// Called before anything is written.
   std::function<void(const CalibrationNeed&)> announce = {};

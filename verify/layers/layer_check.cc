@@ -313,9 +313,9 @@ class Lockstep {
                          .weight_limit = memory_.output_weights,
                          .rank = inference::rank_view(output),
                          .comm = options.ranks}),
-        caches_(options.ranks == nullptr ? std::optional<CacheScaleCheck>(
-                                               std::in_place, output, output_.spec())
-                                         : std::nullopt),
+        caches_(options.ranks == nullptr
+                    ? std::optional<CacheScaleCheck>(std::in_place, output, output_.spec())
+                    : std::nullopt),
         states_(rows_.size(), spec.stream_width()),
         both_(2 * rows_.size(), spec.stream_width()) {
     report_.source_profile = inference::profile_name(options.source_profile);
@@ -437,8 +437,8 @@ class Lockstep {
   LockstepMemory memory_;
   LayerStream source_, output_;
   std::optional<CacheScaleCheck> caches_;  // not over ranks, each of which has a share of the heads
-  Matrix states_;  // the source's
-  Matrix both_;    // the output's, isolated and accumulated
+  Matrix states_;                          // the source's
+  Matrix both_;                            // the output's, isolated and accumulated
   LayersReport report_;
 };
 

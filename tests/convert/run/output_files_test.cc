@@ -6,7 +6,9 @@
 #include "convert/job/preflight.h"
 #include "convert/output/planned_checkpoint.h"
 #include "convert/output/rank_directories.h"
+#include "convert/run/converted_bytes.h"
 #include "formats/base/error.h"
+#include "formats/base/parallel.h"
 #include "formats/json/json.h"
 #include "shard/join/source.h"
 #include "tests/convert/conversion.h"
@@ -345,6 +347,38 @@ TEST(PlannedCheckpoint, OfSlicesIsWhatTheyJoinTo) {
     conversion.run();
     EXPECT_EQ(seen_lines(planned_checkpoint(plan, std::nullopt, 2)),
               seen_lines(shard::open_source(conversion.output)));
+  }
+}
+
+// Pieces of an odd size, from several threads at once, twice.
+TEST(ConvertedCheckpoint, ReadsWhatAConversionWrites) {
+  using enum formats::SchemeId;
+  for (const formats::SchemeId to : {kNvfp4, kInt8Channel, kBf16}) {
+    SCOPED_TRACE(formats::scheme_facts(to).name);
+    const DiskDir directory;
+    Conversion conversion(small_v32(), directory / "out");
+    conversion.recipe.to = to;
+    conversion.run();
+    const Checkpoint source = shard::open_source(conversion.input);
+    Recipe recipe = conversion.recipe;
+    resolve(recipe, source);
+    const Plan plan = plan_for(source, recipe, conversion.plan);
+    ConvertedBytes bytes(plan, 2);
+    const Checkpoint converted = converted_checkpoint(plan, bytes, 2);
+    const Checkpoint written = shard::open_source(conversion.output);
+    ASSERT_EQ(converted.stored().size(), written.stored().size());
+    const std::size_t n = written.stored().size();
+    parallel_for(2 * n, 4, [&](std::size_t i) {
+      const auto stored = static_cast<std::uint32_t>(i % n);
+      const formats::StoredTensor& tensor = written.stored()[stored];
+      ASSERT_EQ(converted.stored()[stored].name, tensor.name);
+      std::vector<std::byte> wanted(tensor.n_bytes), is(tensor.n_bytes);
+      written.read(stored, 0, wanted);
+      constexpr std::size_t kPiece = 70'001;
+      for (std::size_t at = 0; at < is.size(); at += kPiece)
+        converted.read(stored, at, std::span(is).subspan(at, std::min(kPiece, is.size() - at)));
+      EXPECT_EQ(is, wanted) << tensor.name;
+    });
   }
 }
 
