@@ -27,7 +27,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 from container import read_checkpoint, read_file, write_file  # noqa: E402
 
 # The methods. `options`: of ingot convert, where {stats} is what calibration wrote; `needs`: "" no data, "file" the
-# statistics of inputs, "stats" a directory of calibration. `null`: the seeds have other scales.
+# statistics of inputs, else a directory of calibration (DIRECTORIES). `null`: the seeds have other scales.
 Method = namedtuple("Method", "name options needs schemes null meaning")
 METHODS = [
     Method("amax", "--search amax", "", (), False, "largest magnitude: an engine's own quantization at load"),
@@ -37,13 +37,25 @@ METHODS = [
     Method("zero-points", "--zero-points", "", ("int4",), False, "scale and zero point searched together"),
     Method("importance", "--importance {stats}", "file", (), True, "squared errors weighted by mean squares of inputs"),
     Method("hessian", "--search hessian --importance {stats}", "stats", (), False, "local Hessian"),
+    Method("unshrunk", "--search hessian --importance {stats}", "unshrunk", (), False,
+           "local Hessian, `calibrate --shrinkage 0`"),
+    Method("hessian-few", "--search hessian --importance {stats}", "few", (), False,
+           "local Hessian of two documents"),
+    Method("unshrunk-few", "--search hessian --importance {stats}", "few-unshrunk", (), False,
+           "local Hessian of two documents, `calibrate --shrinkage 0`"),
     Method("gptq", "--search hessian --importance {stats} --gptq", "stats", (), False,
            "GPTQ on the scales of the local Hessian"),
 ]
+# Directories of calibration: the documents, and options of ingot calibrate.
+UNSHRUNK = ("--shrinkage", "0")
+DIRECTORIES = {"stats": ("calibration.json", ()), "unshrunk": ("calibration.json", UNSHRUNK),
+               "few": ("few.json", ()), "few-unshrunk": ("few.json", UNSHRUNK)}
+FEW = 2  # documents
 # Claims: the first method against the second.
 CLAIMS = [
     ("4over6", "amax"), ("mse", "amax"), ("importance", "amax"), ("hessian", "amax"), ("gptq", "amax"),
-    ("importance", "mse"), ("hessian", "importance"), ("hessian", "mse"), ("gptq", "hessian"), ("gptq", "mse"),
+    ("importance", "mse"), ("hessian", "importance"), ("hessian", "mse"), ("hessian", "unshrunk"),
+    ("hessian-few", "unshrunk-few"), ("gptq", "hessian"), ("gptq", "mse"),
     ("signed", "mse"), ("zero-points", "mse"),
 ]
 # 95% quantiles of Student's t by degrees of freedom: 90% intervals.
@@ -86,30 +98,32 @@ class Study:
             sys.exit(f"ingot {' '.join(words)}: {done.stderr[-1000:]}")
         return done.stdout
 
-    def calibrate(self, text, out):
-        self.run("calibrate", self.source, "--text", self.path(text), "--out", self.path(out))
+    def calibrate(self, text, out, *options):
+        self.run("calibrate", self.source, "--text", self.path(text), "--out", self.path(out), *options)
 
     def begin_draw(self, draw):
         """The halves of the documents, and the statistics of each."""
         order = list(range(len(self.documents)))
         random.Random(draw).shuffle(order)
         half = len(order) // 2
-        for name, part in ("calibration", order[:half]), ("measured", order[half:]):
+        for name, part in ("calibration", order[:half]), ("few", order[:FEW]), ("measured", order[half:]):
             with open(self.path(name + ".json"), "w") as file:
                 json.dump({"docs": [self.documents[i] for i in sorted(part)]}, file)
-        shutil.rmtree(self.path("stats"), ignore_errors=True)
-        for name in ("file.safetensors", "judge.safetensors"):
-            if os.path.exists(self.path(name)):
-                os.remove(self.path(name))
+        for name in ("judge", *DIRECTORIES):
+            shutil.rmtree(self.path(name), ignore_errors=True)
+        if os.path.exists(self.path("file.safetensors")):
+            os.remove(self.path("file.safetensors"))
         self.calibrate("calibration.json", "file.safetensors")
-        self.calibrate("measured.json", "judge.safetensors")
+        self.calibrate("measured.json", "judge", *UNSHRUNK)
+        self.judge = Judge(self.path("judge"))
 
     def statistics(self, needs, draw, seed, jitters):
         """The path of the statistics that a method takes, jittered for the null test."""
-        if needs == "stats":
-            if not os.path.exists(self.path("stats")):
-                self.calibrate("calibration.json", "stats")
-            return self.path("stats")
+        if needs in DIRECTORIES:
+            if not os.path.exists(self.path(needs)):
+                text, options = DIRECTORIES[needs]
+                self.calibrate(text, needs, *options)
+            return self.path(needs)
         if not jitters:
             return self.path("file.safetensors")
         factors = np.random.default_rng([draw, seed])
@@ -171,29 +185,63 @@ class Study:
                 for name, t in read_checkpoint(plain).items() if ".experts." in name and t.dtype == "F32"}
 
     def errors_of_experts(self, out):
-        """The squared error of the outputs of rare and common experts' linears, over that of the outputs themselves.
-        Inputs are those of the documents that are measured: their mean squares, columns taken as independent."""
+        """The squared error of the outputs of rare and common experts' linears, over that of the outputs themselves, on
+        the documents that are measured."""
         if not hasattr(self, "plain_source"):
             self.plain_source = self.values(self.source)
         is_of = self.values(out)
-        judge = {t.name: t for t in read_file(self.path("judge.safetensors"))}
         tokens = {t.name[: -len(".expert_tokens")]: np.frombuffer(t.data, "<i8")
                   for t in read_file(self.path("file.safetensors")) if t.name.endswith(".expert_tokens")}
-        sums = {"rare": np.zeros(2), "common": np.zeros(2)}
+        sums = {group: np.zeros(2) for group in GROUPS}
         for name, wanted in self.plain_source.items():
-            mean_square = judge.get(name[: -len(".weight")] + ".input_mean_square")
             layer, expert = re.match(r"(.*?)\.mlp\.experts\.(\d+)\.", name).groups()
-            if name not in is_of or mean_square is None or layer not in tokens:
+            if name not in is_of or layer not in tokens:
                 continue
             rank = int(np.argsort(np.argsort(tokens[layer], kind="stable"))[int(expert)])
             n = len(tokens[layer])
             group = "rare" if rank < n // 4 else "common" if rank >= n - n // 4 else None
-            if group is None:
+            power = self.judge.power_of(name[: -len(".weight")])
+            if group is None or power is None:
                 continue
-            weights = np.frombuffer(mean_square.data, "<f4").astype("f8")
-            error = (is_of[name].astype("f8") - wanted) ** 2
-            sums[group] += (error.sum(0) @ weights, (wanted.astype("f8") ** 2).sum(0) @ weights)
-        return {group: error / whole for group, (error, whole) in sums.items()}
+            error = is_of[name].astype("f8") - wanted
+            sums[group, "down" if ".down_proj." in name else "gate and up"] += power(error), power(wanted.astype("f8"))
+        return {" ".join(group): error / whole for group, (error, whole) in sums.items() if whole > 0}
+
+
+# Experts by their tokens, and their matrices.
+GROUPS = [(tokens, matrices) for matrices in ("gate and up", "down") for tokens in ("rare", "common")]
+
+
+class Judge:
+    """Second moments of inputs, in a directory of calibration: of each down projection of an expert all of them, of
+    gates and ups those of 16 inputs next to each other."""
+
+    def __init__(self, directory):
+        self.blocks, self.wholes = {}, {}
+        for name in sorted(os.listdir(os.path.join(directory, "moments"))):
+            for tensor in read_file(os.path.join(directory, "moments", name)):
+                if tensor.name.endswith(".down_proj.input_moments"):
+                    self.wholes[tensor.name[: -len(".input_moments")]] = self.matrix(tensor)
+        for tensor in read_file(os.path.join(directory, "blocks.safetensors")):
+            self.blocks[tensor.name[: -len(".input_block_moments")]] = self.matrix(tensor)
+        for first, *others in json.load(open(os.path.join(directory, "calibration.json")))["shared"]["blocks"]:
+            self.blocks.update({other: self.blocks[first] for other in others})
+
+    @staticmethod
+    def matrix(tensor):
+        return np.frombuffer(tensor.data, "<f4").astype("f8").reshape(tensor.shape)
+
+    def power_of(self, module):
+        """What a matrix [N, K] in the place of a module's weight gives: its mean squared output. None: no token."""
+        if module.endswith(".down_proj"):
+            moments = self.wholes.get(module)
+            return None if moments is None else lambda w: ((w @ moments) * w).sum()
+        blocks = self.blocks[module]
+
+        def power(w):
+            inputs = w.reshape(len(w), *blocks.shape[:2])
+            return np.einsum("nbi,bij,nbj->", inputs, blocks, inputs, optimize=True)
+        return power
 
 
 def squared_error(report):
@@ -251,12 +299,12 @@ def tables(study, schemes, methods, draws, seeds):
     rows = []
     for one, other in CLAIMS:
         for scheme in schemes:
-            # Columns taken as independent do not show what methods gain that let errors of columns cancel.
-            if {one, other} <= {m.name for m in of_scheme[scheme] if m.needs != "stats"}:
-                both = [[study.expert_errors[scheme, one, d][group] / study.expert_errors[scheme, other, d][group]
-                         for d in range(draws)] for group in ("rare", "common")]
-                rows.append([f"{one} / {other}", f"`{scheme}`", *(text_of(geometric(pairs)) for pairs in both)])
-    parts.append(table(["methods", "scheme", "rare experts", "common experts"], rows))
+            if {one, other} <= {m.name for m in of_scheme[scheme]}:
+                each = [[study.expert_errors[scheme, one, d][" ".join(group)] /
+                         study.expert_errors[scheme, other, d][" ".join(group)]
+                         for d in range(draws)] for group in GROUPS]
+                rows.append([f"{one} / {other}", f"`{scheme}`", *(text_of(geometric(pairs)) for pairs in each)])
+    parts.append(table(["methods", "scheme", *(f"{tokens} experts, {matrices}" for tokens, matrices in GROUPS)], rows))
     return parts
 
 

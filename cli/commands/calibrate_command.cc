@@ -36,6 +36,7 @@ using verify::CalibrationReport;
 struct CalibrateFlags : CalibrationFlags {
   std::string out;
   std::string without, quantized;
+  std::uint64_t shrinkage = formats::kUsualShrinkage;
   bool resume = false;
 };
 
@@ -80,6 +81,7 @@ std::string need_text(const CalibrateFlags& flags, const verify::CalibrationNeed
 verify::CalibrationOptions calibration_options(const CalibrateFlags& flags) {
   verify::CalibrationOptions what;
   what.resume = flags.resume;
+  what.shrinkage = flags.shrinkage;
   what.tool_version = convert::kVersion;
   leave_out(flags.without, what);
   what.announce = [&flags](const verify::CalibrationNeed& need) {
@@ -166,6 +168,11 @@ std::function<int()> declare_calibrate(FlagTable& table) {
         "of 16 inputs each), moments (those of all inputs, the largest); a list",
         {.words = words_of(kProducts, &Product::word),
          .idle = belongs_to("a directory", [flags] { return writes_directory(*flags); })}},
+       {"--shrinkage",
+        &flags->shrinkage,
+        "tokens that the layer's moments count for in the blocks of an expert, which borrows what "
+        "too few tokens leave open (default: 32); 0: only its own",
+        {.idle = belongs_to("a directory", [flags] { return writes_directory(*flags); })}},
        {"--quantized",
         &flags->quantized,
         "a scheme of convert --to, or an output of convert for this model (./NAME where it is "

@@ -142,6 +142,7 @@ std::string calibration_text(const CalibrationRecord& record) {
   json["text"] = record.text.hex();
   json["documents"] = record.documents;
   json["tokens"] = record.tokens;
+  json["shrinkage"] = record.shrinkage;
   json["quantized"] = record.quantized.empty() ? Json(nullptr) : Json(record.quantized);
   json["files"] = json_list(record.files, file_json);
   json["shared"] = {{"blocks", shared_json(record.shared_blocks)},
@@ -158,13 +159,16 @@ CalibrationRecord parse_calibration(std::string_view text, std::string_view wher
                 schema, kCalibrationSchema)
         .in_file(where);
   }
-  CalibrationRecord record{.tool_version = fields.text("version"),
-                           .source = fields.hash("source"),
-                           .text = fields.hash("text"),
-                           .documents = fields.number("documents"),
-                           .tokens = fields.number("tokens"),
-                           .quantized = fields.optional_text("quantized").value_or(""),
-                           .files = {}};
+  CalibrationRecord record{
+      .tool_version = fields.text("version"),
+      .source = fields.hash("source"),
+      .text = fields.hash("text"),
+      .documents = fields.number("documents"),
+      .tokens = fields.number("tokens"),
+      .shrinkage =
+          fields.optional_number("shrinkage", JsonFields::kAnyNumber).value_or(kUsualShrinkage),
+      .quantized = fields.optional_text("quantized").value_or(""),
+      .files = {}};
   std::set<std::string> names;
   for (const Json& entry : fields.array("files")) {
     const JsonFields file(entry, where, "files");

@@ -40,6 +40,10 @@ inline constexpr std::string_view kInputMoments = ".input_moments";
 /// Inputs that a block of moments has.
 inline constexpr std::uint64_t kMomentBlock = 16;
 
+/// Tokens that a layer's moments count for in the blocks of an expert, unless it is told otherwise:
+/// twice the width of a block.
+inline constexpr std::uint64_t kUsualShrinkage = 2 * kMomentBlock;
+
 /// Names in a directory of statistics.
 inline constexpr std::string_view kCalibrationName = "calibration.json";
 inline constexpr std::string_view kInputsName = "inputs.safetensors";
@@ -63,6 +67,7 @@ struct CalibrationRecord {
   Hash128 source;  ///< fingerprint of the model (check::model_fingerprint)
   Hash128 text;    ///< hash of the token ids
   std::uint64_t documents = 0, tokens = 0;
+  std::uint64_t shrinkage = kUsualShrinkage;
   std::string quantized = {};  ///< scheme of the layers that inputs came from; empty: the source's
   std::vector<CalibrationFile> files;
   SharedInputs shared_blocks = {}, shared_moments = {};

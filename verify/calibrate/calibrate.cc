@@ -436,6 +436,7 @@ class Calibration {
             {"model", fingerprint_->hex()},
             {"text", text_hash(documents_).hex()},
             {"list of products", products},
+            {"--shrinkage", what_.shrinkage},
             // A model that is encoded while it is read has no fingerprint.
             {"--quantized", quantized_fingerprint_       ? quantized_fingerprint_->hex()
                             : what_.quantized != nullptr ? schemes_of(*what_.quantized)
@@ -502,7 +503,8 @@ class Calibration {
     layer_moments_.reset();
     if (!is_directory_) return;
     if (inner_) inner_->clear();
-    layer_moments_.emplace(blocks_, wholes_, layer, inner_ ? &*inner_ : nullptr, options_.threads);
+    layer_moments_.emplace(blocks_, wholes_, layer, inner_ ? &*inner_ : nullptr, what_.shrinkage,
+                           options_.threads);
   }
 
   inference::Taps taps() {
@@ -721,6 +723,7 @@ class Calibration {
           .text = text_hash(documents_),
           .documents = documents_.size(),
           .tokens = n_rows_,
+          .shrinkage = what_.shrinkage,
           .quantized = what_.quantized != nullptr ? schemes_of(*what_.quantized) : std::string(),
           .files = {},
           .shared_blocks = shared_inputs(blocks_),

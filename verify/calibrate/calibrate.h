@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/records/calibration.h"
 #include "verify/outputs/prompts.h"
 
 namespace ingot::verify {
@@ -40,6 +41,8 @@ struct CalibrationNeed {
 struct CalibrationOptions {
   /// Products of a directory besides ranges, mean squares and counts.
   bool cache = true, blocks = true, moments = true;
+  /// Tokens that a layer's moments count for in the blocks of an expert; 0: these are its own.
+  std::uint64_t shrinkage = formats::kUsualShrinkage;
   bool resume = false;  ///< an earlier run that was killed or stopped is continued
   /// A conversion of the source. Each layer is given what the layers of this model before it make
   /// in profile native, weights and inputs quantized; measured is the source's layer. Null: layers

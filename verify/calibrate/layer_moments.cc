@@ -90,13 +90,15 @@ struct Shares {
   double own = 0, all = 0;
 };
 
-Shares shares_of(const MomentSums& own, const MomentSums* all) {
+Shares shares_of(const MomentSums& own, const MomentSums* all, std::uint64_t prior) {
   const auto n = static_cast<double>(own.tokens());
   if (all == nullptr) return {.own = 1 / n, .all = 0};
   const auto n_all = static_cast<double>(all->tokens());
+  if (n == 0) return {.own = 0, .all = 1 / n_all};
   const double own_trace = own.trace(), all_trace = all->trace() / n_all;
-  const double factor = n > 0 && own_trace > 0 && all_trace > 0 ? own_trace / n / all_trace : 1.0;
-  return {.own = 1 / (n + kPriorTokens), .all = kPriorTokens / (n + kPriorTokens) * factor / n_all};
+  const double factor = own_trace > 0 && all_trace > 0 ? own_trace / n / all_trace : 1.0;
+  const auto n0 = static_cast<double>(prior);
+  return {.own = 1 / (n + n0), .all = n0 / (n + n0) * factor / n_all};
 }
 
 }  // namespace
@@ -127,8 +129,8 @@ formats::SharedInputs shared_inputs(std::span<const MomentInput> inputs) {
 
 LayerMoments::LayerMoments(std::span<const MomentInput> blocks, std::span<const MomentInput> wholes,
                            std::optional<std::uint32_t> layer, KeyedRows* spill,
-                           std::size_t threads)
-    : threads_(threads), spill_(spill) {
+                           std::uint64_t prior, std::size_t threads)
+    : prior_(prior), threads_(threads), spill_(spill) {
   for (const MomentInput& input : blocks) {
     if (input.first().layer != layer) continue;
     blocks_.push_back({&input, MomentSums(input.width, MomentExtent::kBlocks)});
@@ -195,7 +197,7 @@ void LayerMoments::write_blocks(PlannedFile& file) const {
       throw Error(ErrorCode::kUnsupported, "saw no input, although its layer ran")
           .in_tensor(module);
     }
-    const Shares shares = shares_of(sums, all);
+    const Shares shares = shares_of(sums, all, prior_);
     std::vector<float> values;
     values.reserve(sums.width() * kBlock);
     for (std::size_t first = 0; first < sums.width(); first += kBlock) {

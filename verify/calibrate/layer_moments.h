@@ -19,10 +19,6 @@
 
 namespace ingot::verify {
 
-/// Tokens that the layer's moments count for in those of an expert: S = (n S_expert + n0 c S_layer)
-/// / (n + n0), where n tokens chose the expert and c makes the traces equal.
-inline constexpr double kPriorTokens = 32;
-
 /// Modules that are given the same input, whose moments are stored once.
 struct MomentInput {
   std::string owner;  ///< module whose name the moments have
@@ -50,9 +46,12 @@ formats::SharedInputs shared_inputs(std::span<const MomentInput> inputs);
 class LayerMoments {
  public:
   /// Looks at the inputs of `layer` (nullopt: those of no layer) from now on. `spill` keeps inputs
-  /// of experts' down projections, for sums of their own; null where there are none.
+  /// of experts' down projections, for sums of their own; null where there are none. `prior`: the
+  /// tokens n0 that the layer's moments count for in the blocks of an expert, S = (n S_expert +
+  /// n0 c S_layer) / (n + n0), where n tokens chose the expert and c makes the traces equal.
   LayerMoments(std::span<const MomentInput> blocks, std::span<const MomentInput> wholes,
-               std::optional<std::uint32_t> layer, KeyedRows* spill, std::size_t threads);
+               std::optional<std::uint32_t> layer, KeyedRows* spill, std::uint64_t prior,
+               std::size_t threads);
 
   void see(std::string_view weight, std::size_t matrix, formats::MatrixView<const float> x);
   void see_mixture(formats::MatrixView<const float> x);
@@ -76,6 +75,7 @@ class LayerMoments {
   void write_whole(const MomentInput& input, const MomentSums& sums, PlannedFile& file) const;
   [[nodiscard]] bool is_seen(std::size_t down) const;
 
+  std::uint64_t prior_;
   std::size_t threads_;
   KeyedRows* spill_;
   std::vector<Sums> blocks_, wholes_;

@@ -257,6 +257,17 @@ TEST(StatisticsDirectory, ShrinksBlocksOfExpertsTowardsTheLayer) {
   }
 }
 
+TEST(StatisticsDirectory, LeavesBlocksAsTheyWereSeenOnRequest) {
+  const Measured own({}, {.cache = false, .moments = false, .shrinkage = 0});
+  const CalibrationStatistics seen = own.open();
+  EXPECT_EQ(seen.record()->shrinkage, 0U);
+  EXPECT_EQ(stats().record()->shrinkage, 32U);
+  const Rows rows = chosen_by(2, 7, mlp_inputs(2)).rows;
+  const std::string name = "model.layers.2.mlp.experts.7.up_proj";
+  const auto* blocks = seen.find(name, formats::kInputBlockMoments);
+  expect_near(seen.finite_values(*blocks), blocks_of(moments(rows), kHidden), name);
+}
+
 TEST(StatisticsDirectory, GivesUnvisitedExpertsTheBlocksOfTheLayer) {
   const TempDir directory;
   const auto report = run_calibration(tiny_v32(), random_documents({2}), directory / "stats");
