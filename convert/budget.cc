@@ -136,7 +136,7 @@ class TensorLoss {
       seen.push_back(bands.band(index));
     std::optional<float> amax;
     if (values_.planned.fused_set != PlannedTensor::kNone) {
-      const BandEncoder looking(values_, std::nullopt, tiles_);
+      BandEncoder looking(values_, std::nullopt, tiles_);
       amax = 0;
       for (const Band& band : seen) amax = std::max(*amax, looking.largest(band, read(band)));
     }

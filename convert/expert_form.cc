@@ -167,7 +167,8 @@ Seen as_written(Seen source, const Recipe& recipe, const PlanOptions& options) {
 bool is_copied_as_stored(const Checkpoint& source, const Recipe& recipe,
                          const PlanOptions& options) {
   const bool is_plain_copy = !recipe.to && recipe.rules.empty() && !recipe.mtp &&
-                             recipe.given.empty() && recipe.choices.engine == nullptr &&
+                             recipe.given.empty() && recipe.choices.editors.empty() &&
+                             recipe.choices.engine == nullptr &&
                              recipe.choices.dialect.empty() && !recipe.choices.experts &&
                              !recipe.choices.n_layers && recipe.choices.repair == nullptr &&
                              options.layout == formats::find_layout("hf");

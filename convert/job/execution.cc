@@ -59,6 +59,9 @@ Execution::Execution(const Plan& plan, const Claim& claim, const ExecuteOptions&
   add_files(choices.activation_scales);
   add_files(choices.importance);
   add_files(choices.kv_scales);
+  for (const auto& editor : choices.editors) {
+    for (const auto& [path, stamp] : editor->files()) stamps_.add({.path = path, .stamp = stamp});
+  }
 }
 
 ExecuteReport Execution::publish_again() {

@@ -67,7 +67,8 @@ std::string differing_settings(const Json& earlier, const Json& now, bool is_ope
     if (was == is || (is_open && is.empty() && name != "rule")) continue;
     // The value identifies the content of a file, which means nothing to a reader.
     const bool is_file = name == "family-file" || name == "activation-scales" ||
-                         name == "importance" || name == "kv-scales" || name == "scales-from";
+                         name == "importance" || name == "kv-scales" || name == "scales-from" ||
+                         name == "lora" || name == "edits";
     const auto shown = [&](const std::string& value) {
       return value.empty() ? "not given" : is_file ? "given" : value;
     };

@@ -45,6 +45,19 @@ Json json_of(const quantize::QualitySums& sums) {
       quantize::QualitySums::fields(sums));
 }
 
+Json json_of(const quantize::ChangeSums& sums) {
+  return std::apply([](const auto&... sum) { return Json{sum...}; },
+                    quantize::ChangeSums::fields(sums));
+}
+
+quantize::ChangeSums change_of(const Json& list) {
+  quantize::ChangeSums sums;
+  std::size_t at = 0;
+  std::apply([&](auto&... sum) { (list.at(at++).get_to(sum), ...); },
+             quantize::ChangeSums::fields(sums));
+  return sums;
+}
+
 quantize::QualitySums quality_of(const Json& list) {
   quantize::QualitySums sums;
   std::size_t at = 0;
@@ -141,6 +154,9 @@ void add_fact(const Json& fact, JournalContents& contents) {
           .value = std::bit_cast<float>(fact.at("global").at(0).get<std::uint32_t>()),
           .divides = fact.at("global").at(1).get<bool>()};
     }
+    if (fact.contains("change")) record.change = change_of(fact.at("change"));
+    record.keeps_globals = fact.contains("keeps_globals");
+    record.keeps_codes = fact.contains("keeps_codes");
     record.inexact_global = fact.contains("inexact_global");
     record.carries_errors = fact.contains("gptq");
   } else if (fact.contains("consumed")) {
@@ -230,6 +246,9 @@ void Journal::add_results(const std::map<std::uint32_t, TensorResult>& items) {
       line["global"] = {std::bit_cast<std::uint32_t>(record.original_global->value),
                         record.original_global->divides};
     }
+    if (record.change) line["change"] = json_of(*record.change);
+    if (record.keeps_globals) line["keeps_globals"] = true;
+    if (record.keeps_codes) line["keeps_codes"] = true;
     if (record.inexact_global) line["inexact_global"] = true;
     if (record.carries_errors) line["gptq"] = true;
     text += line_of(line);

@@ -160,6 +160,9 @@ JobInputs inputs_of(const Plan& plan) {
   add_files(choices.activation_scales);
   add_files(choices.importance);
   add_files(choices.kv_scales);
+  for (const auto& editor : choices.editors) {
+    for (const auto& [path, stamp] : editor->files()) inputs.files.push_back(path);
+  }
   return inputs;
 }
 

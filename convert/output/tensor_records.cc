@@ -35,6 +35,12 @@ TensorRecord record_of(const Plan& plan, const PlannedTensor& planned, const Ten
                     .blocks = sums.blocks,
                     .exact_blocks = sums.exact_blocks};
   }
+  if (done.keeps_codes) record.action = action_name(Action::kRewrap);
+  if (done.change) {
+    record.change = {.survival = done.change->survival(),
+                     .cosine = done.change->cosine(),
+                     .relative_change = done.change->relative_change()};
+  }
   record.original_global = done.original_global;
   record.carries_errors = done.carries_errors;
   return record;

@@ -8,6 +8,7 @@
 #include "convert/plan/plan.h"
 #include "formats/base/hash.h"
 #include "formats/records/manifest.h"
+#include "quantize/changed_rows.h"
 #include "quantize/quality.h"
 
 namespace ingot::convert {
@@ -23,6 +24,10 @@ struct TensorResult {
   std::optional<quantize::QualitySums> quality = {};
   /// The source's global scale where the output holds its reciprocal.
   std::optional<formats::RecordedGlobal> original_global = {};
+  /// The change of its values, where they change.
+  std::optional<quantize::ChangeSums> change = {};
+  bool keeps_globals = false;   ///< its fused set kept the global scales of the source
+  bool keeps_codes = false;     ///< its codes are those of the source
   bool inexact_global = false;  ///< ... whose reciprocal is another number
   bool carries_errors = false;  ///< errors of columns were carried on (--gptq)
 };

@@ -2,6 +2,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -133,6 +134,8 @@ class Decider {
     plan_.target.encode = {.fp8_grid = recipe_.choices.fp8_grid.value_or(source_grid_),
                            .search = recipe_.choices.search};
     find_source_group();
+    find_changes(plan_, refusals_);
+    find_touched_modules();
     listed_ = modules_left_plain(plan_);
     for (std::uint32_t i = 0; i < source_.tensors().size(); ++i) decide_by_rules(i);
     for (const PlannedTensor& planned : plan_.tensors) {
@@ -188,6 +191,21 @@ class Decider {
         [&](const std::string& name) { return formats::names_or_holds(listed_, name); });
   }
 
+  // Modules of which some value changes, as loaders fuse them.
+  void find_touched_modules() {
+    if (!recipe_.choices.keep_touched) return;
+    for (const auto& [index, changes] : plan_.changes)
+      touched_.insert(fused_module(source_.tensors()[index]));
+  }
+
+  // True if --keep-touched holds a tensor wider than this scheme.
+  bool is_kept_wider(const LogicalTensor& tensor, SchemeId to) const {
+    const auto& wide = recipe_.choices.keep_touched;
+    return wide && is_quantized(to) &&
+           formats::scheme_facts(to).code_bits < formats::scheme_facts(*wide).code_bits &&
+           touched_.contains(fused_module(tensor));
+  }
+
   // Decides by the rules, before the dialect: kCopy, kCast, kQuantize or kDrop.
   void decide_by_rules(std::uint32_t i) {
     const LogicalTensor& tensor = source_.tensors()[i];
@@ -202,6 +220,9 @@ class Decider {
     }
     narrowing_.note(tensor, decision);
     PlannedTensor planned{.tensor = i, .action = Action::kCopy, .to = from};
+    planned.is_changed = plan_.changes.contains(i);
+    if (is_kept_wider(tensor, decision.scheme.value_or(from)))
+      decision.scheme = recipe_.choices.keep_touched;
     if (decision.scheme && (*decision.scheme != from || (is_asked_for && changes_grid(tensor)))) {
       planned.to = *decision.scheme;
       planned.action = is_quantized(planned.to) ? Action::kQuantize : Action::kCast;
@@ -350,6 +371,9 @@ class Decider {
         planned.action = Action::kRewrap;
       }
     }
+    const bool is_encoded_again = planned.is_changed && (planned.action == Action::kCopy ||
+                                                         planned.action == Action::kRewrap);
+    if (is_encoded_again) return encode_again(planned, tensor);
     if (planned.action == Action::kCast || planned.action == Action::kQuantize) {
       if (!quantize::can_convert(from, planned.to)) {
         refusals_.add(ErrorCode::kUnsupported, tensor.name,
@@ -378,6 +402,32 @@ class Decider {
                                  planned.action == Action::kQuantize &&
                                  planned.storage != nullptr && takes_zero_points(*planned.storage);
     }
+  }
+
+  // Values that change in the scheme that they have, in the source's blocks.
+  void encode_again(PlannedTensor& planned, const LogicalTensor& tensor) {
+    const formats::StoredParts& stored = tensor.encoding.stored;
+    const bool is_known = quantize::can_convert(planned.to, planned.to) &&
+                          !stored.has(Part::kGroupOrder) && !stored.has(Part::kQuantBias);
+    if (!is_known) {
+      return refusals_.add(
+          ErrorCode::kUnsupported, tensor.name,
+          "changes, and is {}{}, which is not encoded here (give it another scheme "
+          "with --to or --rule, or --keep-touched bf16)",
+          scheme_name(planned.to),
+          stored.has(Part::kGroupOrder)  ? " with columns in an order of groups"
+          : stored.has(Part::kQuantBias) ? " with a bias of its codes"
+                                         : "");
+    }
+    if (!is_quantized(planned.to)) {
+      planned.action = Action::kCast;
+      return;
+    }
+    planned.action = Action::kRewrap;
+    planned.storage = storage_of(planned, tensor);
+    planned.action = Action::kQuantize;
+    planned.block = {tensor.encoding.block_rows, tensor.encoding.block_cols};
+    planned.adds_zero_points = stored.has(Part::kZeroPoint);
   }
 
   // Activations of a tensor, as the files of its giver say.
@@ -448,6 +498,10 @@ class Decider {
     planned.keeps_input = row != nullptr;
     if (row == nullptr && !wanted && planned.action == Action::kRewrap)
       row = chosen_row(planned, tensor);
+    if (row == nullptr && !wanted && planned.is_changed && &dialect_ == &source_.dialect() &&
+        said_of(tensor).of(tensor.name, tensor.encoding) != Activations::kStatic)
+      row = formats::find_storage(dialect_, family, planned.to,
+                                  said_of(tensor).of(tensor.name, tensor.encoding));
     if (row == nullptr) row = formats::find_storage(dialect_, family, planned.to, wanted);
     // A tensor that is only kept may have any row of its scheme.
     if (row == nullptr && planned.action == Action::kRewrap)
@@ -629,6 +683,7 @@ class Decider {
   std::size_t n_listed_ = 0;                        // weights that stay plain for that
   std::optional<formats::StoredActivations> said_;  // see said_of()
   const ReleasedTensors released_{recipe_.choices.scales_from.get()};
+  std::set<std::string> touched_;  // see find_touched_modules()
   std::map<SchemeId, bool> is_selected_;
   std::set<std::string_view> encoded_experts_;  // see experts_of(); of those that are encoded
   bool holds_other_experts_ = false;

@@ -300,6 +300,33 @@ void require_alike(const Plan& plan, const std::vector<std::uint32_t>& fused, Er
 
 }  // namespace
 
+namespace {
+
+// A set of which some values change in their own scheme is encoded as one where it shares a scale:
+// the others keep their codes only if the changed ones fit under it.
+void join_changed(Plan& plan, const std::vector<std::uint32_t>& fused) {
+  const auto again = std::ranges::find_if(fused, [&](std::uint32_t index) {
+    const PlannedTensor& planned = plan.tensors[index];
+    return planned.is_changed && planned.action == Action::kQuantize && has_global(planned) &&
+           planned.to == plan.tensor_of(planned).encoding.scheme;
+  });
+  if (again == fused.end()) return;
+  const PlannedTensor& changed = plan.tensors[*again];
+  for (const std::uint32_t index : fused) {
+    PlannedTensor& planned = plan.tensors[index];
+    if (!keeps_codes(planned) || planned.to != changed.to || changed.storage == nullptr) continue;
+    const formats::Encoding& encoding = plan.tensor_of(planned).encoding;
+    planned.action = Action::kQuantize;
+    planned.storage = changed.storage;
+    planned.keeps_input = changed.keeps_input;
+    planned.block = {encoding.block_rows, encoding.block_cols};
+    planned.may_keep_codes = !encoding.stored.has(formats::Part::kGlobal) ||
+                             encoding.global_divides == planned.storage->global_divides;
+  }
+}
+
+}  // namespace
+
 void join_fused_tensors(Plan& plan, ErrorList& refusals) {
   std::map<std::string, std::vector<std::uint32_t>> by_key;
   for (std::uint32_t i = 0; i < plan.tensors.size(); ++i) {
@@ -307,6 +334,7 @@ void join_fused_tensors(Plan& plan, ErrorList& refusals) {
     by_key[fused_module(plan.tensor_of(plan.tensors[i]))].push_back(i);
   }
   for (auto& [key, fused] : by_key) {
+    join_changed(plan, fused);
     require_alike(plan, fused, refusals);
     const PlannedTensor& first = plan.tensors[fused.front()];
     if (first.action == Action::kQuantize && has_global(first))

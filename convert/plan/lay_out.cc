@@ -37,11 +37,16 @@ formats::DType dtype_of(const Plan& plan, const PlannedTensor& planned,
     const std::uint32_t index = tensor.encoding.stored[row.part];
     return index == formats::StoredParts::kAbsent ? row.dtype : from.stored()[index].dtype;
   };
-  if (planned.action == Action::kRewrap) return stored_in(plan.source, plan.tensor_of(planned));
+  const LogicalTensor& tensor = plan.tensor_of(planned);
+  if (planned.action == Action::kRewrap) return stored_in(plan.source, tensor);
   if (planned.scales == PlannedTensor::kNone) {
     // Exponents hold only powers of two.
-    const bool holds_all = row.dtype != formats::DType::kF8E8M0 ||
-                           plan.target.encode.fp8_grid == quantize::Fp8Grid::kUe8m0;
+    const bool has_powers = plan.target.encode.fp8_grid == quantize::Fp8Grid::kUe8m0;
+    // Next to exponents that are kept, those of changed values are stored so too.
+    if (planned.is_changed && planned.to == tensor.encoding.scheme && has_powers &&
+        stored_in(plan.source, tensor) == formats::DType::kF8E8M0)
+      return formats::DType::kF8E8M0;
+    const bool holds_all = row.dtype != formats::DType::kF8E8M0 || has_powers;
     return holds_all ? row.dtype : formats::scheme_facts(planned.to).scale_dtype;
   }
   const Checkpoint& release = *plan.recipe.choices.scales_from;
@@ -301,6 +306,7 @@ void measure_plan(Plan& plan) {
     ++(plan.counts.*kCounts.at(static_cast<std::size_t>(planned.action)));
     if (planned.is_demoted) ++plan.counts.demoted;
     if (planned.joint_global) ++plan.counts.rescaled;
+    if (planned.is_changed) ++plan.counts.changed;
     if (planned.action == Action::kDrop) continue;
     plan.sizes.open_targets = std::max(plan.sizes.open_targets, targets_of(plan, planned));
     if (goes_through_bands(plan.tensor_of(planned), planned)) {
@@ -313,7 +319,9 @@ void measure_plan(Plan& plan) {
                     (quantize::kMomentBlock * quantize::kMomentBlock * sizeof(float) +
                      sizeof(quantize::MomentBlock))
               : 0;
-      plan.sizes.band_bytes = std::max(plan.sizes.band_bytes, bands.buffer_bytes() + moment_bytes);
+      plan.sizes.band_bytes =
+          std::max(plan.sizes.band_bytes, bands.buffer_bytes() + moment_bytes +
+                                              change_bytes(plan.changes_of(planned), bands));
     }
   }
   for (const PlannedFile& file : plan.files)

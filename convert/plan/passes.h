@@ -17,6 +17,8 @@
 
 namespace ingot::convert {
 
+struct BandPlan;
+
 /// Decides for every logical tensor: action, scheme, storage, fused sets, input scales. Fills the
 /// target and the tensors (in source order, without parts). Throws, collected, for tensors that
 /// cannot be held or computed; adds a warning where rules narrow plain tensors or spare them.
@@ -175,6 +177,13 @@ void settle_words_of_codes(Plan& plan, ErrorList& refusals);
 void require_sound_mtp(const Plan& plan, ErrorList& refusals);
 
 // The steps of decide(), apart from the rules and the dialect.
+
+/// Fills Plan::changes from the editors of the recipe. Adds faults as ValueEditor::add_changes()
+/// does, and refuses a row whose length two changes give (kUnsupported).
+void find_changes(Plan& plan, ErrorList& refusals);
+
+/// Memory for the numbers that change a tensor, of one matrix of it, and for tiles.
+std::uint64_t change_bytes(std::span<const formats::ValueChange> changes, const BandPlan& bands);
 
 /// The reason why loaders of the target do not read this tensor, a stack or none, in the scheme
 /// that it becomes; empty: they may, or the user asked for it (`choices.experts`).

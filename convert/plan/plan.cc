@@ -54,7 +54,13 @@ std::vector<formats::TensorSpec> header_tensors(const Plan& plan, const PlannedF
 bool goes_through_bands(const LogicalTensor& tensor, const PlannedTensor& planned) {
   if (planned.action == Action::kQuantize) return true;
   return planned.action == Action::kCast &&
-         quantize::find_transcode(tensor.encoding.scheme, planned.to) == nullptr;
+         (planned.is_changed ||
+          quantize::find_transcode(tensor.encoding.scheme, planned.to) == nullptr);
+}
+
+std::span<const formats::ValueChange> Plan::changes_of(const PlannedTensor& planned) const {
+  const auto found = changes.find(planned.tensor);
+  return found == changes.end() ? std::span<const formats::ValueChange>() : found->second;
 }
 
 std::vector<std::uint32_t> Plan::stored_of(const PlannedTensor& planned) const {
@@ -330,6 +336,7 @@ bool turns_global(const LogicalTensor& tensor, const PlannedTensor& planned) {
 }  // namespace
 
 bool is_exact_by_rule(const Plan& plan, const PlannedTensor& planned) {
+  if (planned.is_changed) return false;
   const LogicalTensor& tensor = plan.tensor_of(planned);
   const bool is_exact_before =
       plan.target.via != Via::kBf16 || is_exact_cast(plan, tensor, SchemeId::kBf16);

@@ -17,6 +17,7 @@
 #include "convert/recipe/source_card.h"
 #include "convert/recipe/statistics.h"
 #include "formats/base/hash.h"
+#include "formats/changes/value_change.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/container/safetensors.h"
 #include "formats/records/layout.h"
@@ -74,6 +75,10 @@ struct PlannedTensor {
   bool carries_errors = false;    ///< --gptq: --importance knows the moments of its inputs
   bool adds_zero_points = false;  ///< kQuantize only: zero points are chosen with the scales
   bool by_moments = false;        ///< its scales are searched by moments of its inputs
+  bool is_changed = false;        ///< its decoded values change (Plan::changes)
+  /// Its codes stay where those of its fused set that change fit under the global scales that they
+  /// have; else the whole set is encoded again. Only the values tell.
+  bool may_keep_codes = false;
   /// The global scale that block scales of a kCopy are computed again for, as the dialect stores
   /// it.
   std::optional<float> joint_global = {};
@@ -217,6 +222,7 @@ struct PlannedJson {
 struct PlanCounts {
   std::uint64_t copied = 0, rewrapped = 0, cast = 0, quantized = 0, dropped = 0;
   std::uint64_t demoted = 0;   ///< cast tensors that no rule selects (PlannedTensor::is_demoted)
+  std::uint64_t changed = 0;   ///< tensors whose values change
   std::uint64_t rescaled = 0;  ///< copied tensors with a joint global scale
   /// Tensors with searched scales, those with weights or moments too, and those with moments; only
   /// with --importance.
@@ -257,6 +263,7 @@ struct Plan {
   /// JSON, which tells of it.
   bool is_whole_copy = false;
   Target target;
+  formats::ValueChanges changes;       ///< changes of decoded values (Choices::editors)
   std::vector<PlannedTensor> tensors;  ///< tensors in the order of execution; dropped ones last
   /// Tensors that are quantized together, because a number over all of them must be known first:
   /// fused weights that share a global scale, or one weight with a scale of its own. Consecutive
@@ -278,6 +285,9 @@ struct Plan {
   [[nodiscard]] const formats::LogicalTensor& tensor_of(const PlannedTensor& planned) const {
     return source.tensors()[planned.tensor];
   }
+  /// The changes of its values; none for most.
+  [[nodiscard]] std::span<const formats::ValueChange> changes_of(
+      const PlannedTensor& planned) const;
   /// The stored tensors of the source that are read for it, by index; none for a dropped one.
   [[nodiscard]] std::vector<std::uint32_t> stored_of(const PlannedTensor& planned) const;
   /// The files of the source that hold those.

@@ -81,12 +81,14 @@ void renew_fused_sets(Plan& plan) {
 
 void become_plain(const LogicalTensor& tensor, PlannedTensor& planned, SchemeId scheme) {
   planned.to = scheme;
-  planned.action = tensor.encoding.scheme == scheme ? Action::kCopy : Action::kCast;
+  const bool is_same = tensor.encoding.scheme == scheme && !planned.is_changed;
+  planned.action = is_same ? Action::kCopy : Action::kCast;
   planned.storage = nullptr;
   planned.block = {0, 0};
   planned.fused_set = PlannedTensor::kNone;
   planned.scales = PlannedTensor::kNone;
   planned.adds_zero_points = false;
+  planned.may_keep_codes = false;
 }
 
 void slice_tensors(Plan& plan) {

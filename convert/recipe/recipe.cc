@@ -503,6 +503,8 @@ Json Choices::to_json() const {
   if (importance) record_statistics("importance", importance->hash(), importance->filled(), json);
   if (kv_scales) record_statistics("kv_scales", kv_scales->hash(), {}, json);
   if (scales_from) json["scales_from"] = scales_from_fingerprint;
+  for (const auto& editor : editors) json[std::string(editor->kind())].push_back(editor->record());
+  if (keep_touched) json["keep_touched"] = std::string(formats::scheme_facts(*keep_touched).name);
   if (repair) json["repair"] = true;
   if (composed) {
     Json& words = json["compose"] = Json::object();

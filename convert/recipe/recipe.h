@@ -11,6 +11,7 @@
 #include "convert/recipe/selector.h"
 #include "engines/row/engine.h"
 #include "formats/base/pattern.h"
+#include "formats/changes/value_change.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/dialect/dialect.h"
 #include "formats/json/json_fwd.h"
@@ -105,6 +106,11 @@ struct Choices {
   std::shared_ptr<const KvRanges> kv_scales;                  ///< --kv-scales
   std::shared_ptr<const formats::Checkpoint> scales_from;     ///< --scales-from
   formats::JsonValue scales_from_fingerprint;
+  /// What changes decoded values, in this order (--lora).
+  std::vector<std::shared_ptr<const formats::ValueEditor>> editors;
+  /// --keep-touched: quantized tensors whose values change, and those that loaders fuse with them,
+  /// are held in this scheme where theirs has fewer bits; nullopt: in theirs.
+  std::optional<formats::SchemeId> keep_touched;
   /// `ingot repair`: the description of the quantization is derived again, weights that loaders
   /// fuse get one global scale, and files in which nothing changes are links. Null: no repair.
   std::shared_ptr<const RepairFacts> repair;

@@ -138,6 +138,11 @@ std::vector<std::byte> modelslim_part(Part part, const ModelslimInputs& inputs) 
 namespace {
 
 TensorResult converted(const TensorTask& task, std::optional<float> amax) {
+  if (task.keeps_global && task.planned.may_keep_codes) {
+    TensorResult kept = keep_codes(task);
+    kept.keeps_codes = true;
+    return kept;
+  }
   switch (task.planned.action) {
     case Action::kCopy:
     case Action::kRewrap:
@@ -155,15 +160,20 @@ TensorResult converted(const TensorTask& task, std::optional<float> amax) {
 }  // namespace
 
 void SetConverter::operator()(std::span<const std::uint32_t> tensors) {
-  std::optional<float> amax;
+  std::optional<Shared> shared;
   const std::uint32_t set = context_.plan.tensors[tensors.front()].fused_set;
   if (set != PlannedTensor::kNone) {
-    amax = journalled_amax(set);
-    if (!amax) amax = joint_amax(set);
+    shared = journalled(set);
+    if (!shared) shared = shared_of(set);
   }
+  const auto amax = shared ? std::optional(shared->amax) : std::nullopt;
+  const bool keeps_globals = shared && shared->keeps_globals;
   for (const std::uint32_t index : tensors) {
-    results_.of[index] =
-        at_tensor(index, [&](const TensorTask& task) { return converted(task, amax); });
+    TensorResult& result = results_.of[index];
+    result = at_tensor(
+        index, [&](const TensorTask& task) { return converted(task, amax); }, keeps_globals);
+    result.amax = amax;
+    result.keeps_globals = keeps_globals;
     context_.writer.finish_item(index);
   }
   loop_.forget_kept();
@@ -172,8 +182,9 @@ void SetConverter::operator()(std::span<const std::uint32_t> tensors) {
 // Names file and tensor in errors of `act`.
 template <typename Act>
 std::invoke_result_t<const Act&, const TensorTask&> SetConverter::at_tensor(std::uint32_t index,
-                                                                            const Act& act) {
-  const TensorTask task(context_, loop_, tiles_, index);
+                                                                            const Act& act,
+                                                                            bool under_own_global) {
+  const TensorTask task(context_, loop_, tiles_, index, under_own_global);
   try {
     for (const std::uint32_t stored : task.plan.reread(task.planned)) loop_.keep(stored);
     return act(task);
@@ -185,19 +196,37 @@ std::invoke_result_t<const Act&, const TensorTask&> SetConverter::at_tensor(std:
   }
 }
 
-// The amax of a set that an earlier run began: the source of a finished tensor may be gone.
-std::optional<float> SetConverter::journalled_amax(std::uint32_t set) const {
+// That of a set which an earlier run began: the source of a finished tensor may be gone.
+std::optional<SetConverter::Shared> SetConverter::journalled(std::uint32_t set) const {
   for (const std::uint32_t index : context_.plan.fused_sets[set]) {
-    if (results_.done[index] != 0) return results_.of[index].amax;
+    const TensorResult& result = results_.of[index];
+    if (results_.done[index] != 0 && result.amax)
+      return Shared{.amax = *result.amax, .keeps_globals = result.keeps_globals};
   }
   return std::nullopt;
 }
 
-float SetConverter::joint_amax(std::uint32_t set) {
-  float largest = 0;
-  for (const std::uint32_t index : context_.plan.fused_sets[set])
-    largest = std::max(largest, at_tensor(index, amax_of));
-  return largest;
+SetConverter::Shared SetConverter::shared_of(std::uint32_t set) {
+  const std::vector<std::uint32_t>& tensors = context_.plan.fused_sets[set];
+  const auto may_keep = [&](std::uint32_t index) {
+    return context_.plan.tensors[index].may_keep_codes;
+  };
+  Shared shared{.keeps_globals = std::ranges::any_of(tensors, may_keep)};
+  const auto look = [&](bool at_kept) {
+    for (const std::uint32_t index : tensors) {
+      if (may_keep(index) == at_kept)
+        shared.amax = std::max(shared.amax, at_tensor(index, amax_of));
+    }
+  };
+  look(false);
+  for (const std::uint32_t index : tensors) {
+    shared.keeps_globals =
+        shared.keeps_globals && (may_keep(index) || at_tensor(index, [&](const TensorTask& task) {
+                                   return holds_amax(task, shared.amax);
+                                 }));
+  }
+  if (!shared.keeps_globals) look(true);
+  return shared;
 }
 
 }  // namespace ingot::convert

@@ -20,11 +20,13 @@ namespace ingot::convert {
 
 /// A tensor whose action runs on a thread.
 struct TensorTask : PlannedValues {
-  TensorTask(RunContext& run, BandLoop& bands, TileBuffers& buffers, std::uint32_t of)
+  TensorTask(RunContext& run, BandLoop& bands, TileBuffers& buffers, std::uint32_t of,
+             bool under_own_global = false)
       : PlannedValues{.plan = run.plan,
                       .planned = run.plan.tensors[of],
                       .source = bands,
-                      .lossless_only = run.lossless_only},
+                      .lossless_only = run.lossless_only,
+                      .keeps_global = under_own_global},
         context(run),
         loop(bands),
         tiles(buffers),
@@ -66,6 +68,13 @@ TensorResult encode(const TensorTask& task, std::optional<float> amax);
 /// The fact about each tensor of a fused set that is needed before the first is encoded: its
 /// largest magnitude, or the largest MXFP4 scale where codes are repacked.
 float amax_of(const TensorTask& task);
+
+/// True if a scale over all of a tensor that changes, which its source has, holds values of this
+/// magnitude.
+bool holds_amax(const TensorTask& task, float amax);
+
+/// The stored scale of activations, as the target has it.
+float kept_input_scale(const TensorTask& task);
 
 /// The global scales that the source's own maker recorded, by tensor, if the plan turns some
 /// around.
@@ -112,10 +121,15 @@ class SetConverter {
 
  private:
   template <typename Act>
-  std::invoke_result_t<const Act&, const TensorTask&> at_tensor(std::uint32_t index,
-                                                                const Act& act);
-  [[nodiscard]] std::optional<float> journalled_amax(std::uint32_t set) const;
-  float joint_amax(std::uint32_t set);
+  std::invoke_result_t<const Act&, const TensorTask&> at_tensor(std::uint32_t index, const Act& act,
+                                                                bool under_own_global = false);
+  /// What the tensors of a fused set share.
+  struct Shared {
+    float amax = 0;
+    bool keeps_globals = false;  ///< the global scales, and codes that do not change
+  };
+  [[nodiscard]] std::optional<Shared> journalled(std::uint32_t set) const;
+  Shared shared_of(std::uint32_t set);
 
   RunContext& context_;
   Results results_;

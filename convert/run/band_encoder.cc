@@ -44,6 +44,10 @@ formats::MatrixView<float> view(std::vector<float>& buffer, const Tile& tile) {
 
 }  // namespace
 
+float stored_global(const formats::ScaleReader& scales) {
+  return scales.global() ? scales.global()->value : scales.read({.first = 0, .n = 1}).front();
+}
+
 formats::ScalePolicy PlannedValues::scale_policy() const {
   return {.allow_zero = any_matches(plan.recipe.allow.zero_scale, tensor.name)};
 }
@@ -162,7 +166,9 @@ BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, Til
     const auto place = choices.importance->find(formats::module_name(tensor_.name));
     importance_ = choices.importance->file().values(place.value());
   }
-  if (amax && to_.global != nullptr) {
+  if (of.keeps_global) {
+    global_ = stored_global(scales_);
+  } else if (amax && to_.global != nullptr) {
     const bool divides = planned_.storage->global_divides;
     global_ =
         repacks_ ? quantize::repacked_global(*amax, divides) : to_.global(*amax, options_, divides);
@@ -170,12 +176,47 @@ BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, Til
   const std::uint64_t n_values = bands_.tile_rows * bands_.tile_cols;
   tiles_.values.resize(std::max<std::uint64_t>(tiles_.values.size(), n_values));
   tiles_.decoded.resize(tiles_.values.size());
+  if (!planned_.is_changed) return;
+  changer_.emplace(plan_.changes_of(planned_), bands_.rows);
+  tiles_.before.resize(tiles_.values.size());
 }
 
-float BandEncoder::largest(const Band& band, std::span<const std::byte> codes) const {
+template <typename Act>
+void BandEncoder::for_each_tile(const Band& band, const Act& act) const {
+  for (std::uint64_t row = 0; row < band.rows; row += bands_.tile_rows) {
+    for (std::uint64_t col = 0; col < bands_.cols; col += bands_.tile_cols) {
+      act(Tile{.row = row,
+               .rows = std::min(bands_.tile_rows, band.rows - row),
+               .col = col,
+               .cols = std::min(bands_.tile_cols, bands_.cols - col)});
+    }
+  }
+}
+
+void BandEncoder::begin_change(const CodedMatrix& source, const Band& band) {
+  if (!changer_) return;
+  changer_->begin(band);
+  if (!changer_->needs_lengths()) return;
+  for_each_tile(band, [&](const Tile& tile) {
+    quantize::decode(tile.of(source), values(tile));
+    changer_->see(tile.row, tile.col, values(tile));
+  });
+  changer_->end_of_rows();
+}
+
+float BandEncoder::largest(const Band& band, std::span<const std::byte> codes) {
   const BandScales scales(scales_, scales_.range_of(band.first_row, band.rows));
   CodedMatrix rows = of_.rows_of(bands_, band, codes);
   scales.undo(scales_, rows);
+  if (changer_) {
+    float largest = 0;
+    begin_change(rows, band);
+    for_each_tile(band, [&](const Tile& tile) {
+      read_tile(rows, band, tile);
+      largest = std::max(largest, quantize::amax(values(tile)));
+    });
+    return largest;
+  }
   float largest = repacks_ ? quantize::largest_mxfp4_scale(rows) : quantize::encoded_amax(rows);
   // Rounding keeps order, so the largest of the rounded is the rounded largest.
   if (plan_.target.via == Via::kBf16 && !repacks_)
@@ -200,33 +241,31 @@ void BandEncoder::encode(const Band& band, std::span<const std::byte> codes,
   values_are_finite_ = may_be_finite && std::ranges::all_of(read.scales, [](float scale) {
                          return std::fabs(scale) <= kLargestOrdinaryScale;
                        });
-  for (std::uint64_t row = 0; row < band.rows; row += bands_.tile_rows) {
-    for (std::uint64_t col = 0; col < bands_.cols; col += bands_.tile_cols) {
-      const Tile tile{.row = row,
-                      .rows = std::min(bands_.tile_rows, band.rows - row),
-                      .col = col,
-                      .cols = std::min(bands_.tile_cols, bands_.cols - col)};
-      encode_tile(source, band, tile);
-    }
-  }
+  begin_change(source, band);
+  for_each_tile(band, [&](const Tile& tile) { encode_tile(source, band, tile); });
 }
 
 // MXFP4 becomes NVFP4 without rounding where all tensors of the fused set can.
 bool BandEncoder::can_repack() const {
   if (planned_.to != SchemeId::kNvfp4 || planned_.fused_set == PlannedTensor::kNone) return false;
   return std::ranges::all_of(plan_.fused_sets[planned_.fused_set], [&](std::uint32_t index) {
-    const std::uint32_t tensor = plan_.tensors[index].tensor;
-    return plan_.source.tensors()[tensor].encoding.scheme == SchemeId::kMxfp4;
+    const PlannedTensor& planned = plan_.tensors[index];
+    return plan_.tensor_of(planned).encoding.scheme == SchemeId::kMxfp4 && !planned.is_changed;
   });
 }
 
-void BandEncoder::decode_tile(const CodedMatrix& source, const Band& band, const Tile& tile) {
+void BandEncoder::read_tile(const CodedMatrix& source, const Band& band, const Tile& tile) {
   const quantize::DecodeFaults faults = quantize::decode(tile.of(source), values(tile));
   if (faults.nan_codes > 0 && !nan_allowed_) {
     throw of_.nan_code(band.first_row + tile.row + faults.first_nan / tile.cols,
                        tile.col + faults.first_nan % tile.cols);
   }
   if (is_read_only(tensor_.encoding.scheme) && !nan_allowed_) require_finite_codes(band, tile);
+  if (faults.nan_codes > 0) values_are_finite_ = false;
+  if (changer_) {
+    std::copy_n(values(tile).data, tile.rows * tile.cols, tiles_.before.data());
+    changer_->apply(tile.row, tile.col, values(tile));
+  }
   for (std::size_t row = 0; row < tile.rows && held_.is_open(); ++row)
     held_.count({values(tile).row(row), tile.cols});
   if (plan_.target.via == Via::kBf16) {
@@ -235,8 +274,11 @@ void BandEncoder::decode_tile(const CodedMatrix& source, const Band& band, const
     quantize::round_to_bf16(values(tile));
     of_.require_held(band.first_row + tile.row, tile.col, decoded(tile), values(tile));
   }
-  if (facts_.quantized && (!values_are_finite_ || faults.nan_codes > 0))
-    replace_nonfinite(band, tile);
+}
+
+void BandEncoder::decode_tile(const CodedMatrix& source, const Band& band, const Tile& tile) {
+  read_tile(source, band, tile);
+  if (facts_.quantized && !values_are_finite_) replace_nonfinite(band, tile);
 }
 
 // Judges the values of codes that may be NaN or infinite in several ways.
@@ -356,7 +398,7 @@ void BandEncoder::encode_tile(const CodedMatrix& source, const Band& band, const
     for (std::size_t row = 0; row < tile.rows && held_.is_open(); ++row)
       held_.see_words({out.weight + row * out.weight_stride, tile.cols * word}, word);
   }
-  if (!facts_.quantized && of_.lossless_only) {
+  if (!facts_.quantized && (of_.lossless_only || changer_)) {
     quantize::decode({.scheme = planned_.to,
                       .codes = out.weight,
                       .rows = tile.rows,
@@ -365,6 +407,10 @@ void BandEncoder::encode_tile(const CodedMatrix& source, const Band& band, const
                      decoded(tile));
   }
   of_.require_held(band.first_row + tile.row, tile.col, values(tile), decoded(tile));
+  if (changer_) {
+    quantize::add_fields(change_sums_, quantize::measure_change(view(tiles_.before, tile),
+                                                                values(tile), decoded(tile)));
+  }
 }
 
 void BandEncoder::measure_tile(const Tile& tile, const quantize::EncodeOutput& out) {

@@ -7,6 +7,7 @@
 
 #include "convert/plan/band.h"
 #include "convert/plan/plan.h"
+#include "convert/run/value_changer.h"
 #include "formats/base/error.h"
 #include "formats/storage/block_scales.h"
 #include "quantize/block_moments.h"
@@ -29,6 +30,8 @@ struct PlannedValues {
   const PlannedTensor& planned;
   const formats::TensorSource& source;
   bool lossless_only = false;
+  /// Codes that go under the global scale that the source has (PlannedTensor::may_keep_codes).
+  bool keeps_global = false;
   const formats::LogicalTensor& tensor = plan.tensor_of(planned);
 
   [[nodiscard]] formats::ScalePolicy scale_policy() const;
@@ -66,9 +69,13 @@ struct Tile {
   }
 };
 
+/// The scale over all of a tensor, as it is stored.
+float stored_global(const formats::ScaleReader& scales);
+
 /// Tiles of the encoder, kept by a thread from tensor to tensor.
 struct TileBuffers {
   std::vector<float> values, decoded;
+  std::vector<float> before;  ///< values that change, as they were
 };
 
 /// The check that a scheme holds any value of a tensor: values below the scheme's range become
@@ -106,8 +113,8 @@ class BandEncoder {
   [[nodiscard]] const BandPlan& bands() const { return bands_; }
   /// The fact about a band that a fused set needs before any is encoded: its largest magnitude, or
   /// the largest MXFP4 scale where codes are repacked. That of the tensor is the largest of its
-  /// bands.
-  float largest(const Band& band, std::span<const std::byte> codes) const;
+  /// bands. Values that change are judged as they become.
+  float largest(const Band& band, std::span<const std::byte> codes);
 
   /// Encodes a band. The error is taken from the codes as they are written.
   void encode(const Band& band, std::span<const std::byte> codes, std::span<std::byte> out);
@@ -121,9 +128,19 @@ class BandEncoder {
   /// Sums over all bands that were encoded.
   [[nodiscard]] const quantize::QualitySums& quality() const { return quality_; }
   [[nodiscard]] const HeldValues& held() const { return held_; }
+  /// Sums of the change of its values over all bands that were encoded; nullopt: none change.
+  [[nodiscard]] std::optional<quantize::ChangeSums> change() const {
+    return changer_ ? std::optional(change_sums_) : std::nullopt;
+  }
 
  private:
   [[nodiscard]] bool can_repack() const;
+  template <typename Act>
+  void for_each_tile(const Band& band, const Act& act) const;
+  /// Prepares the change of a band of values.
+  void begin_change(const quantize::CodedMatrix& source, const Band& band);
+  /// Decodes a tile, changed where it changes.
+  void read_tile(const quantize::CodedMatrix& source, const Band& band, const Tile& tile);
   void decode_tile(const quantize::CodedMatrix& source, const Band& band, const Tile& tile);
   void require_finite_codes(const Band& band, const Tile& tile) const;
   [[nodiscard]] std::optional<std::uint64_t> first_nonfinite(const Tile& tile) const;
@@ -159,12 +176,14 @@ class BandEncoder {
   std::span<std::byte> codes_;                  // of the band at hand
   std::vector<float> importance_;               // of the columns; empty without
   std::vector<quantize::MomentBlock> moments_;  // of the columns; empty without
-  std::vector<std::byte> band_scales_;  // of the band at hand, row-major, as written
+  std::vector<std::byte> band_scales_;          // of the band at hand, row-major, as written
   std::vector<std::uint8_t> band_zeros_;
   std::vector<float> tile_scales_;  // effective
   std::vector<std::uint8_t> tile_zeros_;
   quantize::QualitySums quality_;
   HeldValues held_;
+  std::optional<ValueChanger> changer_;
+  quantize::ChangeSums change_sums_;
 };
 
 }  // namespace ingot::convert

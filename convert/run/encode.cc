@@ -35,7 +35,6 @@ class Encoder {
         plan_(task.plan),
         planned_(task.planned),
         facts_(formats::scheme_facts(planned_.to)),
-        amax_(amax),
         carries_errors_(factor != nullptr),
         encoder_(task, amax, task.tiles, factor) {}
 
@@ -61,7 +60,7 @@ class Encoder {
     write_remaining_parts();
     TensorResult result{.source = task_.source_hashes({{Part::kWeight, weight}}), .output = {}};
     for (PartWriter& part : parts_) result.output.push_back(part.finish());
-    result.amax = amax_;
+    result.change = encoder_.change();
     result.carries_errors = carries_errors_;
     if (facts_.quantized) {
       result.quality = encoder_.quality();
@@ -127,6 +126,14 @@ class Encoder {
         case Part::kGlobal:
           parts_[p].write(std::as_bytes(std::span(&encoder_.global(), 1)));
           break;
+        case Part::kInputScale:
+          if (planned_.keeps_input) {
+            const float scale = kept_input_scale(task_);
+            parts_[p].write(std::as_bytes(std::span(&scale, 1)));
+            break;
+          }
+          write_made(p);
+          break;
         case Part::kOffset:
           parts_[p].write(std::vector<std::byte>(part.n_bytes));
           break;
@@ -134,18 +141,21 @@ class Encoder {
           parts_[p].write(dimensions_part(plan_, planned_, part.dtype));
           break;
         default:
-          parts_[p].write(modelslim_part(
-              part.part,
-              {.input = planned_.input, .row_scales = row_scales_, .row_sums = row_sums_}));
+          write_made(p);
       }
     }
+  }
+
+  void write_made(std::size_t p) {
+    parts_[p].write(modelslim_part(
+        planned_.parts[p].part,
+        {.input = planned_.input, .row_scales = row_scales_, .row_sums = row_sums_}));
   }
 
   const TensorTask& task_;
   const Plan& plan_;
   const PlannedTensor& planned_;
   const formats::SchemeFacts& facts_;  // of the target
-  std::optional<float> amax_;
   bool carries_errors_;
   BandEncoder encoder_;
   std::vector<float> row_scales_;  // of all rows, where a part is made of them
@@ -164,8 +174,22 @@ TensorResult encode(const TensorTask& task, std::optional<float> amax) {
   return Encoder(task, amax, lease.factor()).run();
 }
 
+bool holds_amax(const TensorTask& task, float amax) {
+  const PlannedTensor& planned = task.planned;
+  const formats::GlobalScale stored = {
+      .value = stored_global(formats::ScaleReader(task.source, task.tensor, task.scale_policy())),
+      .divides = planned.storage->global_divides};
+  if (task.tensor.encoding.stored.has(Part::kGlobal) &&
+      task.tensor.encoding.global_divides != stored.divides)
+    return false;
+  const quantize::Scheme& scheme = *quantize::find_scheme(planned.to);
+  const float needed =
+      scheme.global(amax, options_for(scheme, task.plan.target.encode), stored.divides);
+  return stored.divides ? needed >= stored.value : needed <= stored.value;
+}
+
 float amax_of(const TensorTask& task) {
-  const BandEncoder encoder(task, std::nullopt, task.tiles);
+  BandEncoder encoder(task, std::nullopt, task.tiles);
   float largest = 0;
   task.loop.look(task.tensor.encoding.stored.weight(), encoder.bands(),
                  [&](const Band& band, std::span<const std::byte> codes) {

@@ -82,12 +82,6 @@ float reciprocal(float scale, std::string_view what) {
               scale);
 }
 
-// The stored scale of activations, as the target has it.
-float kept_input_scale(const TensorTask& task) {
-  const float stored = formats::read_input_scale(task.source, task.tensor);
-  return is_turned(task) ? reciprocal(stored, "scale of its inputs") : stored;
-}
-
 // Refuses NaN codes and adds up the rows where a part is made of their sums.
 BandLoop::Look look_at_codes(const TensorTask& task, std::vector<std::int64_t>& row_sums) {
   const bool may_be_nan =
@@ -115,6 +109,11 @@ BandLoop::Look look_at_codes(const TensorTask& task, std::vector<std::int64_t>& 
 }
 
 }  // namespace
+
+float kept_input_scale(const TensorTask& task) {
+  const float stored = formats::read_input_scale(task.source, task.tensor);
+  return is_turned(task) ? reciprocal(stored, "scale of its inputs") : stored;
+}
 
 // 1 / (1 / x) is not always x, so the number that was written first is taken from the source's
 // records where it still fits.

@@ -228,6 +228,11 @@ std::string tensor_record_line(const TensorRecord& record) {
   json["output"] = Json::array();
   for (const TensorHash& tensor : record.output) json["output"].push_back(tensor_json(tensor));
   if (record.error) json["error"] = error_json(*record.error);
+  if (record.change) {
+    json["change"] = {{"survival", record.change->survival},
+                      {"cosine", record.change->cosine},
+                      {"relative", record.change->relative_change}};
+  }
   if (record.original_global) {
     json["original_global"] = {{"value", record.original_global->value},
                                {"divides", record.original_global->divides}};
@@ -257,6 +262,12 @@ TensorRecord parse_tensor_record(std::string_view line, std::string_view where) 
   record.source = parse_tensors(fields.array("source"), where, "source");
   record.output = parse_tensors(fields.array("output"), where, "output");
   if (const Json* error = fields.find("error")) record.error = parse_error(*error, where);
+  if (const auto change = fields.optional_child("change")) {
+    record.change = {.survival = change->real("survival"),
+                     .cosine = change->real("cosine"),
+                     .relative_change = change->real("relative")};
+    change->expect_no_more();
+  }
   if (const auto global = fields.optional_child("original_global")) {
     record.original_global = {.value = static_cast<float>(global->real("value")),
                               .divides = global->boolean("divides")};

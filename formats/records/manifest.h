@@ -102,6 +102,13 @@ struct RecordedError {
   std::uint64_t blocks = 0, exact_blocks = 0;  ///< groups that share a scale
 };
 
+/// How much of the change of a tensor's values its codes show (quantize::ChangeSums).
+struct RecordedChange {
+  double survival = 0;  ///< share of the wanted change, by projection
+  double cosine = 0;
+  double relative_change = 0;  ///< the wanted change against the values before it, Frobenius
+};
+
 /// A global scale as its maker wrote it, kept where the output holds its reciprocal.
 struct RecordedGlobal {
   float value = 1;
@@ -118,6 +125,7 @@ struct TensorRecord {
   std::vector<TensorHash> source;
   std::vector<TensorHash> output;
   std::optional<RecordedError> error;
+  std::optional<RecordedChange> change = {};  ///< of values that an adapter or edits change
   std::optional<RecordedGlobal> original_global;
   bool carries_errors = false;  ///< codes were chosen column by column (--gptq)
   /// Weights file in which layout `hf` would have the tensor; only for a rank's tensors.

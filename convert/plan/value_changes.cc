@@ -1,0 +1,74 @@
+#include <algorithm>
+
+#include "convert/plan/band.h"
+#include "convert/plan/passes.h"
+#include "formats/base/error.h"
+
+namespace ingot::convert {
+
+using formats::StoredMatrix;
+using formats::ValueChange;
+
+namespace {
+
+// Bytes that are held while rows of a matrix are read.
+std::uint64_t bytes_of_whole(const StoredMatrix& matrix) {
+  return matrix.has_whole_rows() ? 0 : matrix.of->tensor(matrix.stored).n_bytes;
+}
+
+bool meet(const ValueChange& a, const ValueChange& b) {
+  const auto last = [](const ValueChange& of) {
+    return of.rows.first + (of.rows.n - 1) * of.rows.step;
+  };
+  if (a.matrix != b.matrix || a.rows.n == 0 || b.rows.n == 0) return false;
+  if (a.rows.step == b.rows.step && a.rows.first % a.rows.step != b.rows.first % a.rows.step)
+    return false;
+  return a.rows.first <= last(b) && b.rows.first <= last(a);
+}
+
+}  // namespace
+
+void find_changes(Plan& plan, ErrorList& refusals) {
+  for (const auto& editor : plan.recipe.choices.editors)
+    editor->add_changes(plan.source, plan.changes, refusals, plan.warnings);
+  for (auto& [index, changes] : plan.changes) {
+    std::ranges::stable_sort(changes, {}, &ValueChange::matrix);
+    const ValueChange* scaled = nullptr;
+    for (const ValueChange& change : changes) {
+      if (!change.lengths) continue;
+      if (scaled != nullptr && meet(*scaled, change)) {
+        refusals.add(ErrorCode::kUnsupported, plan.source.tensors()[index].name,
+                     "would be scaled to the lengths of two adapters with DoRA (fold one, and the "
+                     "other into its output)");
+      }
+      scaled = &change;
+    }
+  }
+}
+
+std::uint64_t change_bytes(std::span<const ValueChange> changes, const BandPlan& bands) {
+  if (changes.empty()) return 0;
+  std::uint64_t most = 0, whole = 0;
+  for (std::size_t i = 0; i < changes.size();) {
+    std::uint64_t n = 0;
+    const std::uint64_t matrix = changes[i].matrix;
+    for (; i < changes.size() && changes[i].matrix == matrix; ++i) {
+      const ValueChange& change = changes[i];
+      if (const auto& pair = change.low_rank) {
+        n += pair->rank * ((pair->left ? change.rows.n : 0) + change.cols.n) * sizeof(float);
+        whole = std::max(
+            {whole, bytes_of_whole(pair->right), pair->left ? bytes_of_whole(*pair->left) : 0});
+      }
+      if (change.values) {
+        n += std::min(change.rows.n, bands.band_rows) * change.cols.n * sizeof(float);
+        whole = std::max(whole, bytes_of_whole(*change.values));
+      }
+      if (change.lengths) n += change.rows.n * (sizeof(float) + 2 * sizeof(double));
+    }
+    most = std::max(most, n);
+  }
+  // PlainNumbers keeps two, and this thread reads a third. A tile as it was, and as FP64.
+  return most + 3 * whole + bands.tile_rows * bands.tile_cols * (sizeof(float) + sizeof(double));
+}
+
+}  // namespace ingot::convert
