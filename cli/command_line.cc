@@ -188,7 +188,7 @@ std::string in_our_words(const CLI::ParseError& failure, const CLI::App& app) {
 
 // Options of other programs, and what does the same here.
 constexpr std::array kSpoken = {
-    Spoken{"--lora", "a LoRA is added to its model beforehand, by PEFT's merge_and_unload()"},
+    Spoken{"--adapter", "that is --lora"},
     Spoken{"--quantization", "that is --to"},
     Spoken{"--dtype", "that is --to"},
     Spoken{"--tensor-parallel-size", "that is --tp"},

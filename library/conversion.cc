@@ -95,21 +95,23 @@ void require_valid(const GateOptions& gate, const JobOptions& job) {
 
 }  // namespace
 
-void add_gate(const ConvertOptions& options, JobOptions& job, const Checkpoint& source,
+void add_gate(const ConvertOptions& options, JobOptions& job, const convert::Plan& plan,
               std::function<void(const verify::Report&, formats::Json document)> judged) {
   const GateOptions& gate = options.gate;
   if (gate.levels.empty()) return;
   // Hours later, when everything is converted, they could not be run.
   for (const verify::Level level : verify::parse_levels(gate.levels)) {
-    if (verify::runs_model(level)) (void)inference::model_spec(source.family(), source.config());
+    if (verify::runs_model(level))
+      (void)inference::model_spec(plan.source.family(), plan.source.config());
   }
+  const auto& editors = plan.recipe.choices.editors;
   std::function<Checkpoint(Checkpoint)> source_bytes;
   if (const convert::GivenTensors* given = job.execute.given; given != nullptr)
     source_bytes = [given](Checkpoint opened) { return given->lent_view(std::move(opened)); };
   std::map<std::string, std::filesystem::path> sources;
-  for (const formats::Giver& giver : source.givers())
+  for (const formats::Giver& giver : plan.source.givers())
     sources.emplace(giver.name, giver.model->directory());
-  job.execute.inspect = [&options, &job, sources = std::move(sources),
+  job.execute.inspect = [&options, &job, editors, sources = std::move(sources),
                          source_bytes = std::move(source_bytes),
                          judged = std::move(judged)](const std::filesystem::path& staged) {
     const verify::Report report = verify::verify_pair(
@@ -118,6 +120,7 @@ void add_gate(const ConvertOptions& options, JobOptions& job, const Checkpoint& 
          .family = options.family,
          .source_bytes = source_bytes,
          .sources = sources,
+         .editors = editors,
          .output_name =
              std::filesystem::absolute(job.output).lexically_normal().filename().string(),
          .thresholds = options.gate.thresholds,

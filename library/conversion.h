@@ -89,10 +89,10 @@ convert::CacheOverlay write_kv_overlay(const ConvertOptions& options, const JobO
 Conversion plan_conversion(const ConvertOptions& options, ConversionRequest request,
                            std::shared_ptr<const formats::Checkpoint> opened, std::size_t threads);
 
-/// With --verify: has the output compared with its source before anything is published, and calls
-/// `judged` with the report and its document, which is kept with the output. The options must
-/// outlive the job. Throws kUnsupported for levels that run a model which has no forward pass.
-void add_gate(const ConvertOptions& options, JobOptions& job, const formats::Checkpoint& source,
+/// With --verify: has the output compared with its source, as the adapter of the plan changes it,
+/// before anything is published, and calls `judged` with the report and its document, which is kept
+/// with the output. The options must outlive the job. Throws kUnsupported for levels that run a model which has no forward pass.
+void add_gate(const ConvertOptions& options, JobOptions& job, const convert::Plan& plan,
               std::function<void(const verify::Report&, formats::Json document)> judged);
 
 }  // namespace ingot::library

@@ -15,11 +15,13 @@
 #include "formats/files/hub_cache.h"
 #include "formats/first_layers.h"
 #include "formats/json/json.h"
+#include "formats/records/manifest.h"
 #include "shard/join/source.h"
 #include "verify/gates/gate.h"
 #include "verify/layers/reference.h"
 #include "verify/outputs/prompts.h"
 #include "verify/structure/composed_source.h"
+#include "verify/weights/changed_source.h"
 #include "verify/weights/stack_sides.h"
 
 namespace ingot::verify {
@@ -61,6 +63,29 @@ check::Opened find_output(const std::filesystem::path& output, const Verificatio
       {.family = options.family, .threads = options.threads, .config = options.output_config});
 }
 
+// Throws where the output records an adapter or edits that are not given, or others than those.
+void require_own_changes(const check::Opened& output, const VerificationOptions& options) {
+  if (!output.manifest) return;
+  const formats::Json& choices = formats::json_member(output.manifest->recipe, "choices");
+  for (const std::string_view kind : {"lora", "edits"}) {
+    formats::Json given = formats::Json::array();
+    for (const auto& editor : options.editors) {
+      if (editor->kind() == kind) given.push_back(editor->record());
+    }
+    const formats::Json& recorded = formats::json_member(choices, kind);
+    if (recorded.is_null() ? given.empty() : recorded == given) continue;
+    throw Error(given.empty() ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument,
+                given.empty()
+                    ? fmt::format("was made with --{0}, so its values are not the source's: give "
+                                  "the same --{0}, and its other options, to compare with what "
+                                  "they should be",
+                                  kind)
+                    : fmt::format("was made {}: this --{} is not what its ingot.json records",
+                                  recorded.is_null() ? "without one" : "with another one", kind))
+        .in_file((output.directory / formats::kManifestName).string());
+  }
+}
+
 // A source, seen with its experts and scales of caches as the output has them; the levels report
 // faults of that.
 ComparedCheckpoint open_source_of(const std::filesystem::path& source, const check::Opened& output,
@@ -90,6 +115,11 @@ ComparedCheckpoint open_source_of(const std::filesystem::path& source, const che
                                 [&](const std::filesystem::path& directory) {
                                   return as_in_output(open_with(of_source, directory, {}).model);
                                 });
+  }
+  require_own_changes(output, options);
+  if (!options.editors.empty()) {
+    from.model = with_changed_values(std::move(from.model), options.editors,
+                                     output.is_sound() ? &*output.model : nullptr);
   }
   return from;
 }

@@ -5,10 +5,12 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "formats/changes/value_change.h"
 #include "verify/compare/comparison.h"
 #include "verify/gates/gate.h"
 #include "verify/gates/report.h"
@@ -31,6 +33,8 @@ struct VerificationOptions {
   /// Directories of the checkpoints that a composed output was made of (`ingot compose`), by the
   /// names in its manifest; that of the base is the source.
   std::map<std::string, std::filesystem::path> sources = {};
+  /// Editors of the source's values: the adapter that the output has (--lora).
+  std::vector<std::shared_ptr<const formats::ValueEditor>> editors = {};
   std::filesystem::path source_config = {},
                         output_config = {};  ///< config.json, as shard::SourceOptions::config
   /// Name of the output in the report, where that is not its directory's.

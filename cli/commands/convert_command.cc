@@ -53,8 +53,7 @@ int run_convert(ConvertFlags& flags) {
     return kExitDone;
   }
   library::add_gate(
-      flags, flags.job, *conversion.source,
-      [&](const verify::Report& report, formats::Json document) {
+      flags, flags.job, conversion.plan, [&](const verify::Report& report, formats::Json document) {
         (report.passed() ? notes() : errors())
             << verify::report_text(report, flags.job.n_worst, report_width());
         answer().add({{"passed", report.passed()}, {"verification", std::move(document)}});

@@ -32,6 +32,7 @@
 namespace ingot::cli {
 
 using convert::Action;
+using convert::ChangeReport;
 using convert::ExecuteReport;
 using convert::Plan;
 using convert::PlannedTensor;
@@ -130,6 +131,43 @@ Json quality_json(const QualityReport& report) {
                       {"tensors_rounded_twice", report.rounded_twice},
                       {"inexact_globals", report.inexact_globals},
                       {"indefinite_moments", report.indefinite}});
+}
+
+Json value_change_row(const ChangeReport::Row& row) {
+  return {{"scheme", scheme_name(row.scheme)}, {"name", row.name},
+          {"tensors", row.n_tensors},          {"survival", row.sums.survival()},
+          {"cosine", row.sums.cosine()},       {"relative_change", row.sums.relative_change()}};
+}
+
+std::string share_of_change(double share) {
+  return fmt::format("{:.1f} %", 100 * share);
+}
+
+/// Shares of changes that are left, by scheme and role, and the tensors of the smallest; empty
+/// where nothing changes.
+std::vector<Block> value_change_blocks(const ChangeReport& report, std::size_t n_least) {
+  if (report.tensors.empty()) return {};
+  const auto table = [&](const Json& rows, std::vector<Field> fields) {
+    for (Field& field : std::vector<Field>{{"change left", "survival", share_of_change},
+                                           {"cosine", "cosine", cosine_text},
+                                           {"change / value", "relative_change", short_text}})
+      fields.push_back(std::move(field));
+    return table_of(rows, fields);
+  };
+  const auto least = std::span(report.tensors).first(std::min(n_least, report.tensors.size()));
+  Table tensors = table(json_list(least, value_change_row), {{"least left", "name"}, {"scheme"}});
+  tensors.least_rows = kScreenWorst;
+  std::vector<Block> blocks = {table(json_list(report.roles, value_change_row),
+                                     {{"changed", "scheme"}, {"role", "name"}, {"tensors"}}),
+                               std::move(tensors)};
+  if (!report.encoded_again.empty()) {
+    blocks.emplace_back(Paragraph{fmt::format(
+        "{} tensors that do not change were encoded again, since changed ones do not fit under the "
+        "global scale that loaders give to both ({}{})",
+        count_text(report.encoded_again.size()), report.encoded_again.front(),
+        report.encoded_again.size() > 1 ? " to " + report.encoded_again.back() : "")});
+  }
+  return blocks;
 }
 
 double gigabytes_per_second(const StageReport& stage) {
@@ -359,6 +397,8 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
                     count_text(plan.counts.demoted), plan.target.dialect->name, names.front(),
                     names.size() > 1 ? " to " + names.back() : ""));
   }
+  if (plan.counts.changed > 0)
+    line("--lora", fmt::format("the values of {} tensors change", count_text(plan.counts.changed)));
   if (plan.counts.searched > 0) line("importance", importance_text(plan));
   if (plan.counts.carriable > 0) line("gptq", gptq_text(plan));
   const convert::MemoryPlan& memory = run.checked.memory;
@@ -415,6 +455,7 @@ Json dry_run_json(const DryRun& run) {
   json["bytes_in"] = plan.sizes.bytes_in;
   json["bytes_out"] = plan.sizes.bytes_out;
   json["demoted"] = demoted_tensors(plan);
+  json["changed"] = plan.counts.changed;
   add_importance(plan, json);
   add_gptq(plan, json);
   json.update(
@@ -482,6 +523,8 @@ std::string report_text(const Plan& plan, const ExecuteReport& report, const std
                         std::optional<std::size_t> n_worst) {
   if (report.already_done) return std::string(kAlreadyFinished) + "\n";
   Section section = quality_section(report.quality, n_worst.value_or(kScreenWorst));
+  for (Block& block : value_change_blocks(report.changes, n_worst.value_or(kScreenWorst)))
+    section.add(std::move(block));
   std::string done;
   const auto count = [&](std::string_view action, std::uint64_t n, bool is_told) {
     if (is_told) done += fmt::format("{}{} {}", done.empty() ? "" : ", ", action, count_text(n));
@@ -535,6 +578,7 @@ Json report_json(const Plan& plan, const ExecuteReport& report, const std::strin
                {"cast", plan.counts.cast},
                {"copied", plan.counts.copied},
                {"rescaled", plan.counts.rescaled},
+               {"changed", plan.counts.changed},
                {"dropped", plan.counts.dropped},
                {"resumed", report.tensors_resumed},
                {"redone", report.tensors_redone},
@@ -555,6 +599,13 @@ Json report_json(const Plan& plan, const ExecuteReport& report, const std::strin
   if (plan.recipe.to) json["as_asked"] = as_asked(plan);
   if (plan.options.part) json["part"] = convert::text_of(*plan.options.part);
   if (report.n_joined > 0) json["parts"] = report.n_joined;
+  if (!report.changes.tensors.empty()) {
+    json["changes"] = {{"survival", report.changes.sums.survival()},
+                       {"relative_change", report.changes.sums.relative_change()},
+                       {"roles", json_list(report.changes.roles, value_change_row)},
+                       {"tensors", json_list(report.changes.tensors, value_change_row)},
+                       {"encoded_again", report.changes.encoded_again}};
+  }
   add_importance(plan, json);
   add_gptq(plan, json);
   return json;

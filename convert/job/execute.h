@@ -95,6 +95,7 @@ struct ExecuteReport {
   TensorRunReport tensors;  ///< figures of the tensors that this run converted
   MemoryPlan memory;
   QualityReport quality;
+  ChangeReport changes;
   std::vector<check::Finding> warnings;  ///< findings of the loader rules, and of the file system
   std::vector<engines::EngineVerdict> engines;  ///< verdicts of Loadable::engines
 };

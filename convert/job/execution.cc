@@ -185,6 +185,7 @@ ExecuteReport Execution::finish_part() {
   claim_.require_held();
   journal_->add_complete();
   report_.quality = quality_report(plan_, results_, options_.n_worst);
+  report_.changes = change_report(plan_, results_);
   return report();
 }
 
@@ -238,6 +239,7 @@ void Execution::stage_beside_weights() {
                                 : read_back(plan_, paths_, results_, manifest, threads_);
   }
   report_.quality = quality_report(plan_, results_, options_.n_worst);
+  report_.changes = change_report(plan_, results_);
 }
 
 bool Execution::passes_inspection() {

@@ -250,6 +250,33 @@ bool has_model_card(const Plan& plan) {
          (!plan.source.givers().empty() || std::ranges::any_of(plan.tensors, is_changed));
 }
 
+namespace {
+
+// The options of an adapter, whose record has no path.
+void show_adapter(const Json& record, Json& shown) {
+  shown["lora"] = "DIR";
+  if (record.at("scale") != 1.0) shown["lora-scale"] = record.at("scale");
+  if (record.contains("expert_b_order")) shown["expert-b-order"] = record.at("expert_b_order");
+}
+
+// The adapters that were folded in, by hash and the base that they name.
+std::string adapter_text(const Plan& plan) {
+  std::string text;
+  for (const auto& editor : plan.recipe.choices.editors) {
+    if (editor->kind() != "lora") continue;
+    const Json record = editor->record();
+    const std::string base = formats::text_at(record, "base_model");
+    text += fmt::format(
+        "\nA LoRA adapter is folded into {} of its tensors (`--lora`, hash {}{}); "
+        "`ingot.tensors.jsonl.zst` has the share of the change that is left in each.\n",
+        count_text(plan.counts.changed), record.at("hash").get<std::string>(),
+        base.empty() ? "" : fmt::format(", made for {}", printable(base)));
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string recipe_command(const Recipe& recipe, std::string_view source) {
   const Json none = settings_of(Recipe().to_json());
   Json settings = settings_of(recipe.to_json()), shown = Json::object();
@@ -261,8 +288,11 @@ std::string recipe_command(const Recipe& recipe, std::string_view source) {
   for (const auto& [name, value] : settings.items()) {
     const bool is_folder = name == "scales-from" || name == "kv-scales";
     const bool is_file = name == "activation-scales" || name == "importance";
-    if (name != "recipe" && value != formats::json_member(none, name))
+    if (name == "lora") {
+      show_adapter(value.front(), shown);
+    } else if (name != "recipe" && value != formats::json_member(none, name)) {
       shown[name] = is_folder ? Json("DIR") : is_file ? Json("FILE") : value;
+    }
   }
   std::string text = fmt::format("ingot convert {} OUT{}{}", source, shown.empty() ? "" : " ",
                                  printable(typed(shown)));
@@ -295,6 +325,7 @@ std::string model_card_text(const Plan& plan, std::span<const engines::EngineVer
   text +=
       "\n`ingot.json` has the recipe, and with `ingot.tensors.jsonl.zst` a hash of each tensor "
       "before and after; `ingot check` compares them with the files.\n";
+  text += adapter_text(plan);
   text += gate_text(gate);
   text += serving_text(plan, engines);
   if (!source.text.empty()) text += "\n---\n\n" + source.text;

@@ -152,4 +152,30 @@ QualityReport quality_report(const Plan& plan, const std::vector<TensorResult>& 
   return report;
 }
 
+ChangeReport change_report(const Plan& plan, const std::vector<TensorResult>& records) {
+  ChangeReport report;
+  std::map<std::pair<formats::SchemeId, formats::Role>, ChangeReport::Row> roles;
+  for (std::uint32_t item = 0; item < records.size(); ++item) {
+    const TensorResult& record = records[item];
+    const PlannedTensor& planned = plan.tensors[item];
+    const formats::LogicalTensor& tensor = plan.tensor_of(planned);
+    if (planned.may_keep_codes && !record.keeps_codes && !record.output.empty())
+      report.encoded_again.push_back(tensor.name);
+    if (!record.change) continue;
+    const formats::Role role = role_of(tensor);
+    ChangeReport::Row& row = roles[{planned.to, role}];
+    row.scheme = planned.to;
+    row.name = formats::role_name(role);
+    ++row.n_tensors;
+    quantize::add_fields(row.sums, *record.change);
+    quantize::add_fields(report.sums, *record.change);
+    report.tensors.push_back(
+        {.scheme = planned.to, .name = tensor.name, .n_tensors = 1, .sums = *record.change});
+  }
+  for (auto& [key, row] : roles) report.roles.push_back(std::move(row));
+  std::ranges::stable_sort(report.tensors, {},
+                           [](const ChangeReport::Row& row) { return row.sums.survival(); });
+  return report;
+}
+
 }  // namespace ingot::convert

@@ -75,6 +75,22 @@ struct QualityReport {
   }
 };
 
+/// How much of the changes of values is left after rounding, from the records of a run.
+struct ChangeReport {
+  struct Row {
+    formats::SchemeId scheme{};
+    std::string name;  ///< role, or tensor
+    std::uint64_t n_tensors = 0;
+    quantize::ChangeSums sums;
+  };
+  std::vector<Row> roles;    ///< rows, one per scheme and role
+  std::vector<Row> tensors;  ///< every tensor that changes; that of the smallest share first
+  quantize::ChangeSums sums;
+  /// Tensors that do not change, but were encoded again under a scale that they share.
+  std::vector<std::string> encoded_again;
+};
+ChangeReport change_report(const Plan& plan, const std::vector<TensorResult>& records);
+
 /// `records` by item, with the `n_worst` worst tensors. Tensors without error sums (copied, cast)
 /// do not count.
 QualityReport quality_report(const Plan& plan, const std::vector<TensorResult>& records,

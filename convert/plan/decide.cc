@@ -21,6 +21,7 @@
 #include "formats/dialect/dialect.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
+#include "formats/modules/joined_module.h"
 #include "formats/modules/module_list.h"
 #include "formats/storage/encoding.h"
 
@@ -191,11 +192,19 @@ class Decider {
         [&](const std::string& name) { return formats::names_or_holds(listed_, name); });
   }
 
-  // Modules of which some value changes, as loaders fuse them.
+  // The module that loaders make of a weight and others, which has one scheme: all experts of a
+  // layer are one.
+  static std::string layer_module(const LogicalTensor& tensor) {
+    std::string module =
+        formats::joined_module(tensor.name, tensor.rule, formats::ExpertJoin::kLayer);
+    return module.empty() ? tensor.name : module;
+  }
+
+  // Modules of which some value changes.
   void find_touched_modules() {
     if (!recipe_.choices.keep_touched) return;
     for (const auto& [index, changes] : plan_.changes)
-      touched_.insert(fused_module(source_.tensors()[index]));
+      touched_.insert(layer_module(source_.tensors()[index]));
   }
 
   // True if --keep-touched holds a tensor wider than this scheme.
@@ -203,7 +212,7 @@ class Decider {
     const auto& wide = recipe_.choices.keep_touched;
     return wide && is_quantized(to) &&
            formats::scheme_facts(to).code_bits < formats::scheme_facts(*wide).code_bits &&
-           touched_.contains(fused_module(tensor));
+           touched_.contains(layer_module(tensor));
   }
 
   // Decides by the rules, before the dialect: kCopy, kCast, kQuantize or kDrop.

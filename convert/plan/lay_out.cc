@@ -337,6 +337,9 @@ void measure_plan(Plan& plan) {
       2 * names + source.stored().size() * (sizeof(StoredTensor) + 64) +
       source.tensors().size() * (sizeof(LogicalTensor) + sizeof(PlannedTensor) + 512) +
       plan.places.size() * (sizeof(PlannedPlace) + sizeof(PartRef)) + slice_hashes(plan);
+  // The changes, and the tensors that they are read from.
+  for (const auto& [index, changes] : plan.changes)
+    plan.sizes.table_bytes += changes.size() * (sizeof(formats::ValueChange) + 512);
 }
 
 const LayoutFunctions& functions_of(const formats::Layout& layout) {

@@ -89,7 +89,8 @@ constexpr std::array kAllowances = {Allowance{"nan-code", &Allowances::nan_code}
                                     Allowance{"nonfinite", &Allowances::nonfinite},
                                     Allowance{"f16-overflow", &Allowances::f16_overflow},
                                     Allowance{"underflow", &Allowances::underflow},
-                                    Allowance{"engine-refuses", &Allowances::engine_refuses}};
+                                    Allowance{"engine-refuses", &Allowances::engine_refuses},
+                                    Allowance{"lora-base", &Allowances::lora_base}};
 
 // The words of options, in the order of their values.
 constexpr std::array<std::string_view, 4> kMtpPolicies = {"convert", "bf16", "keep", "drop"};
@@ -100,6 +101,7 @@ constexpr std::array<std::string_view, 4> kGroupWords = {"32", "64", "128", "row
 constexpr std::array<std::uint64_t, 4> kGroupSizes = {32, 64, 128, 0};
 constexpr std::array<std::string_view, 2> kVias = {"f32", "bf16"};
 constexpr std::array<std::string_view, 3> kExpertChoices = {"keep", "stacked", "separate"};
+constexpr std::array<std::string_view, 2> kTouchedSchemes = {"bf16", "fp8"};
 constexpr std::array<std::string_view, 3> kActivations = {"weight-only", "dynamic", "static"};
 
 template <typename Value>
@@ -432,6 +434,30 @@ std::uint64_t parse_layers(std::string_view word) {
   return *number + 1;
 }
 
+SchemeId parse_touched_scheme(std::string_view word) {
+  if (std::ranges::find(kTouchedSchemes, word) == kTouchedSchemes.end())
+    refuse_word("--keep-touched", word, kTouchedSchemes);
+  return parse_scheme_word(word, "--keep-touched");
+}
+
+std::string parse_directory(std::string_view word) {
+  return std::string(word);
+}
+
+void take_lora_scale(std::string_view name, std::string_view word, Recipe& recipe) {
+  const std::string text(word);
+  char* end = nullptr;
+  const double scale = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || !std::isfinite(scale))
+    throw Error(ErrorCode::kInvalidArgument, "{} '{}' is no number", name, word);
+  recipe.choices.lora_options.scale = scale;
+}
+
+void take_expert_order(std::string_view name, std::string_view word, Recipe& recipe) {
+  recipe.choices.lora_options.expert_order =
+      parse_word<formats::ExpertOrder>(name, word, formats::kExpertOrders);
+}
+
 constexpr RecipeOption kOptions[] = {
     {"--to", {}, take_to},
     {"--mtp", kMtpPolicies, take_mtp},
@@ -446,6 +472,10 @@ constexpr RecipeOption kOptions[] = {
     {"--experts", kExpertChoices, take_word<&Choices::experts, kExpertChoices>},
     {"--base-model", {}, take_parsed<&Choices::base_model, parse_base_model>},
     {"--layers", {}, take_parsed<&Choices::n_layers, parse_layers>},
+    {"--lora", {}, take_parsed<&Choices::lora, parse_directory>},
+    {"--lora-scale", {}, take_lora_scale},
+    {"--expert-b-order", formats::kExpertOrders, take_expert_order},
+    {"--keep-touched", kTouchedSchemes, take_parsed<&Choices::keep_touched, parse_touched_scheme>},
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "convert/recipe/selector.h"
 #include "engines/row/engine.h"
+#include "formats/adapters/adapter_config.h"
 #include "formats/base/pattern.h"
 #include "formats/changes/value_change.h"
 #include "formats/checkpoint/checkpoint.h"
@@ -68,7 +69,7 @@ enum class MtpPolicy : std::uint8_t {
 /// Faults that the user accepts, by tensor. Recorded in the manifest.
 struct Allowances {
   std::vector<Pattern> nan_code, zero_scale, unknown_tensor, duplicate_tensor, nonfinite,
-      f16_overflow, underflow, engine_refuses;
+      f16_overflow, underflow, engine_refuses, lora_base;
   /// Adds `KIND=PATTERN`; throws kInvalidArgument, naming the kinds.
   void add(std::string_view text);
   /// The kinds, as in --allow.
@@ -106,7 +107,9 @@ struct Choices {
   std::shared_ptr<const KvRanges> kv_scales;                  ///< --kv-scales
   std::shared_ptr<const formats::Checkpoint> scales_from;     ///< --scales-from
   formats::JsonValue scales_from_fingerprint;
-  /// What changes decoded values, in this order (--lora).
+  std::string lora;                   ///< --lora: directory of an adapter; empty: none
+  formats::LoraOptions lora_options;  ///< --lora-scale, --expert-b-order
+  /// Editors of decoded values, in their order: the adapter of --lora, opened.
   std::vector<std::shared_ptr<const formats::ValueEditor>> editors;
   /// --keep-touched: quantized tensors whose values change, and those that loaders fuse with them,
   /// are held in this scheme where theirs has fewer bits; nullopt: in theirs.

@@ -123,7 +123,7 @@ class SetConverter {
   template <typename Act>
   std::invoke_result_t<const Act&, const TensorTask&> at_tensor(std::uint32_t index, const Act& act,
                                                                 bool under_own_global = false);
-  /// What the tensors of a fused set share.
+  /// Facts that the tensors of a fused set share.
   struct Shared {
     float amax = 0;
     bool keeps_globals = false;  ///< the global scales, and codes that do not change

@@ -110,8 +110,9 @@ void require_own_format(const fs::path& directory) {
       !std::ranges::binary_search(names, "config.json")) {
     throw Error(
         ErrorCode::kUnsupported,
-        "holds an adapter (LoRA), which is a change of another model (add it to that model: "
-        "merge_and_unload() of PEFT, then save_pretrained(); and convert the result)")
+        "holds an adapter (LoRA), which is a change of another model (ingot convert MODEL OUT "
+        "--lora {} folds it into that model)",
+        directory.string())
         .in_file(directory.string());
   }
   const auto is_own = [](const std::string& name) {

@@ -24,19 +24,6 @@ std::vector<const TensorRule*> members_of(const Checkpoint& source, const Logica
   return rows;
 }
 
-std::size_t outputs_axis(const LogicalTensor& stack) {
-  const bool is_last = stack.shape.size() < 3 || stack.stack == StackOrder::kInputMajor;
-  return is_last ? stack.shape.size() - 1 : 1;
-}
-
-/// The rows that are those of member `m` in each expert of a stack.
-Window rows_of_member(const LogicalTensor& stack, std::uint64_t n_members, std::uint64_t m) {
-  const std::uint64_t own = stack.shape[outputs_axis(stack)] / n_members;
-  if (stack.rule->gate_up == GateUpOrder::kInterleaved)
-    return {.first = m, .n = own, .step = n_members};
-  return {.first = m * own, .n = own};
-}
-
 /// The names of an expert's parts: those of the dialect, else of another one that has them all.
 /// Stacks without a config may be in a form that no loader of theirs has one by one.
 const StorageRow* names_of(const Dialect& dialect, const Checkpoint& source,
@@ -71,7 +58,8 @@ class Separation {
         single.shape = {n_outputs / members.size()};
         if (stack.shape.size() == 3)
           single.shape.push_back(stack.shape[stack.stack == StackOrder::kInputMajor ? 1 : 2]);
-        const Window rows = rows_of_member(stack, members.size(), m);
+        const Window rows = rows_of_member(stack.rule->gate_up, stack.shape[outputs_axis(stack)],
+                                           members.size(), m);
         is_coded(stack.encoding.scheme) ? add_coded(stack, std::move(single), expert, m, rows)
                                         : add_plain(stack, std::move(single), expert, rows);
       }
@@ -147,6 +135,18 @@ class Separation {
 
 }  // namespace
 
+std::size_t outputs_axis(const LogicalTensor& stack) {
+  const bool is_last = stack.shape.size() < 3 || stack.stack == StackOrder::kInputMajor;
+  return is_last ? stack.shape.size() - 1 : 1;
+}
+
+Window rows_of_member(GateUpOrder order, std::uint64_t n_outputs, std::uint64_t n_members,
+                      std::uint64_t m) {
+  const std::uint64_t own = n_outputs / n_members;
+  if (order == GateUpOrder::kInterleaved) return {.first = m, .n = own, .step = n_members};
+  return {.first = m * own, .n = own};
+}
+
 std::string separation_fault(const Checkpoint& source, const LogicalTensor& stack) {
   const auto members = members_of(source, stack);
   if (members.empty())
@@ -162,7 +162,8 @@ std::string separation_fault(const Checkpoint& source, const LogicalTensor& stac
   const std::size_t axis = outputs_axis(stack);
   const std::uint64_t block = axis == 1 ? stack.encoding.block_rows : stack.encoding.block_cols;
   for (std::size_t m = 0; m < members.size(); ++m) {
-    const Window rows = rows_of_member(stack, members.size(), m);
+    const Window rows =
+        rows_of_member(stack.rule->gate_up, stack.shape[outputs_axis(stack)], members.size(), m);
     if (!cover(rows, block, shape[axis]).is_apart)
       return fmt::format("blocks of {} outputs belong to gate and to up", block);
   }

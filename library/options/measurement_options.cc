@@ -7,6 +7,7 @@
 #include "convert/output/version.h"
 #include "convert/recipe/composition.h"
 #include "convert/recipe/recipe.h"
+#include "formats/adapters/lora.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/text/spelling.h"
@@ -117,7 +118,18 @@ void declare_verification(FlagTable& table, MeasurementOptions& flags,
         &options.activation_scales,
         "statistics of ingot calibrate, a directory or a file, that static scales are compared "
         "with, by structure",
-        {.kind = ValueKind::kPath}}});
+        {.kind = ValueKind::kPath}},
+       {"--lora",
+        &flags.lora,
+        "the adapter that was folded into the output: it is compared with what the source is with "
+        "it",
+        {.kind = ValueKind::kFolder, .idle = of_pair}},
+       {"--lora-scale", &flags.lora_scale, "the factor that it was given", {.needs = "--lora"}},
+       {"--expert-b-order",
+        &flags.expert_b_order,
+        "the order that it was given",
+        {.choices = {formats::kExpertOrders.begin(), formats::kExpertOrders.end()},
+         .needs = "--lora"}}});
 }
 
 std::string verified_source(const std::string& given, const MeasurementOptions& flags,
@@ -155,6 +167,18 @@ verify::VerificationOptions measurement_options(const MeasurementOptions& flags)
   options.threads = threads_of(options.threads);
   options.mem_limit = memory_budget(flags.mem_limit);
   options.tool_version = convert::kVersion;
+  if (!flags.lora.empty()) {
+    formats::LoraOptions lora{.scale = flags.lora_scale.value_or(1),
+                              .expert_order = {},
+                              .allow_residual = {Pattern("*")}};
+    if (flags.expert_b_order) {
+      lora.expert_order = flags.expert_b_order == formats::kExpertOrders[0]
+                              ? formats::ExpertOrder::kPeft
+                              : formats::ExpertOrder::kBlock;
+    }
+    options.editors.push_back(
+        std::make_shared<const formats::LoraAdapter>(flags.lora, std::move(lora)));
+  }
   return options;
 }
 

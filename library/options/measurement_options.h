@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@ struct MeasurementOptions {
   std::string levels = "structure,weights", profile = "native", mem_limit = "4GiB";
   bool no_hashes = false;
   std::vector<std::string> sources;  ///< --sources NAME=DIR
+  std::string lora;                  ///< the adapter that the output has; empty: none
+  std::optional<double> lora_scale;
+  std::optional<std::string> expert_b_order;
 };
 
 /// --levels.

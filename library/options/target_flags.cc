@@ -13,6 +13,7 @@
 #include "convert/recipe/built_in_recipes.h"
 #include "convert/recipe/kv_ranges.h"
 #include "convert/recipe/statistics.h"
+#include "formats/adapters/lora.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/text/spelling.h"
@@ -45,10 +46,17 @@ std::vector<std::string> offered_selectors() {
   return words;
 }
 
+// The recipe in a file. A path in it goes from its folder.
+Recipe read_recipe_file(const std::string& name, convert::Composition* composition = nullptr) {
+  Recipe recipe = convert::parse_recipe(read_text_file(name, kMaxRecipeBytes), name, composition);
+  std::string& lora = recipe.choices.lora;
+  if (!lora.empty()) lora = (std::filesystem::path(name).parent_path() / lora).string();
+  return recipe;
+}
+
 // The recipe of that name, or in that file.
 Recipe read_recipe(const std::string& name, convert::Composition* composition) {
-  if (composition != nullptr)
-    return convert::parse_recipe(read_text_file(name, kMaxRecipeBytes), name, composition);
+  if (composition != nullptr) return read_recipe_file(name, composition);
   const auto& rows = convert::kBuiltInRecipes;
   const auto* const row = std::ranges::find(rows, name, &convert::BuiltInRecipe::name);
   if (row != rows.end()) return convert::parse_recipe(row->yaml, name);
@@ -56,7 +64,7 @@ Recipe read_recipe(const std::string& name, convert::Composition* composition) {
   const std::filesystem::path file(name);
   if (!file.has_parent_path() && !file.has_extension() && !std::filesystem::exists(file))
     refuse_word("--recipe", name, rows, &convert::BuiltInRecipe::name);
-  return convert::parse_recipe(read_text_file(file, kMaxRecipeBytes), name);
+  return read_recipe_file(name);
 }
 
 // Options of the command line win over the recipe's.
@@ -120,6 +128,25 @@ void require_own_statistics(const convert::Choices& choices, const formats::Chec
   if (choices.kv_scales) choices.kv_scales->require_made_from(source, "--kv-scales");
 }
 
+namespace {
+
+// Opens the adapter, when all that is said about it is known.
+void open_adapter(Recipe& recipe) {
+  convert::Choices& choices = recipe.choices;
+  if (choices.lora.empty()) {
+    for (const char* option : {"--lora-scale", "--expert-b-order", "--keep-touched"}) {
+      if (std::ranges::find(recipe.given, option) == recipe.given.end()) continue;
+      throw Error(ErrorCode::kInvalidArgument, "{} belongs to --lora, which was not given", option);
+    }
+    return;
+  }
+  choices.lora_options.allow_residual = recipe.allow.lora_base;
+  choices.editors.push_back(
+      std::make_shared<const formats::LoraAdapter>(choices.lora, choices.lora_options));
+}
+
+}  // namespace
+
 Recipe make_recipe(const TargetFlags& flags, convert::Composition* composition) {
   Recipe recipe;
   if (!flags.recipe_file.empty()) recipe = read_recipe(flags.recipe_file, composition);
@@ -129,6 +156,7 @@ Recipe make_recipe(const TargetFlags& flags, convert::Composition* composition) 
                       std::make_move_iterator(first.end()));
   for (const std::string& text : flags.allow) recipe.allow.add(text);
   read_choices(flags, recipe);
+  open_adapter(recipe);
   return recipe;
 }
 
@@ -139,6 +167,15 @@ Flag choice(TargetFlags& flags, std::string_view name, std::string help,
   return {
       std::string(name), &flags.options[option.name], std::move(help), {.words = std::move(words)}};
 }
+
+namespace {
+
+Flag of_kind(Flag flag, ValueKind kind) {
+  flag.rule.kind = kind;
+  return flag;
+}
+
+}  // namespace
 
 std::vector<Flag> scheme_flags(TargetFlags& flags) {
   return {choice(flags, "--to",
@@ -217,7 +254,18 @@ std::vector<Flag> choice_flags(TargetFlags& flags) {
        "in "
        "this directory of ingot calibrate, or in its cache.safetensors",
        {.kind = ValueKind::kPath}},
-      choice(flags, "--via", "values pass through f32 (default), or bf16, as if cast first")};
+      choice(flags, "--via", "values pass through f32 (default), or bf16, as if cast first"),
+      of_kind(choice(flags, "--lora",
+                     "fold the adapter in this directory of PEFT into the weights; tensors that it "
+                     "does not change stay as they are"),
+              ValueKind::kFolder),
+      choice(flags, "--lora-scale", "with --lora: a factor of alpha / rank, e.g. 0.5 (default: 1)"),
+      choice(flags, "--expert-b-order",
+             "with --lora: order of the numbers in lora_B of stacked experts: peft (default), or "
+             "block, in which an unsloth before September 2026 trained them"),
+      choice(flags, "--keep-touched",
+             "with --lora: quantized weights that change, and those that loaders fuse with them, "
+             "become bf16 or fp8 where their scheme has fewer bits")};
 }
 
 Flag allow_flag(TargetFlags& flags) {

@@ -241,6 +241,8 @@ def try_all(work):
     run(0, "convert", example, at("none"), "--to", "nvfp4", "--importance", loads, "--dry-run", *quiet)
     run(0, "convert", example, at("none"), "--bits", "6", "--importance", loads, "--dry-run", *quiet)
     run(0, "calibrate", example, "--text", text, "--out", at("stats"), *quiet)
+    lora = os.path.join(folder, "../../tests/golden/lora/dense")
+    run(0, "convert", f"{lora}/base", at("lora"), "--lora", f"{lora}/plain", *quiet)
     run(0, "convert", example, at("none"), "--to", "nvfp4", "--gptq", "--importance", at("stats"), "--dry-run", *quiet)
     run(2, "convert", example, at("none"), "--explain", "no.such.weight")
     several = run(2, "convert", example, at("none"), "--rule", "*.experts.*.up_proj.weight=nvfp4", "--dialect", "deepseek")

@@ -1,0 +1,216 @@
+#include "verify/weights/changed_source.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include "formats/base/error.h"
+#include "formats/container/bfloat16.h"
+#include "formats/container/float16.h"
+#include "formats/storage/block_scales.h"
+#include "quantize/scheme.h"
+#include "verify/weights/weight_bands.h"
+
+// Written apart from the conversion's own way: plainly, element by element.
+
+namespace ingot::verify {
+namespace {
+
+using formats::Checkpoint;
+using formats::DType;
+using formats::LogicalTensor;
+using formats::SchemeId;
+using formats::ValueChange;
+
+/// The place of `at` in a window, or nullopt.
+std::optional<std::uint64_t> place_in(const formats::Window& window, std::uint64_t at) {
+  if (at < window.first || (at - window.first) % window.step != 0) return std::nullopt;
+  const std::uint64_t place = (at - window.first) / window.step;
+  return place < window.n ? std::optional(place) : std::nullopt;
+}
+
+/// A change, with the numbers that all of its rows share.
+struct HeldChange {
+  const ValueChange* change;
+  std::vector<float> right;
+
+  explicit HeldChange(const ValueChange& of) : change(&of) {
+    if (of.low_rank) right = of.low_rank->right.read(0, of.low_rank->rank, of.cols.n);
+  }
+
+  /// Changes one row of its matrix.
+  void apply(std::uint64_t row, std::vector<double>& values) const {
+    const auto own = place_in(change->rows, row);
+    if (!own) return;
+    const auto& [first, n, step] = change->cols;
+    if (change->values) {
+      const std::vector<float> given = change->values->read(*own, 1, n);
+      for (std::uint64_t c = 0; c < n; ++c) values[first + c * step] = given[c];
+    }
+    if (const auto& pair = change->low_rank) {
+      std::vector<float> left(pair->rank, 1.0F);
+      if (pair->left) left = pair->left->read(*own, 1, pair->rank);
+      std::vector<double> sums(n);
+      for (std::uint64_t k = 0; k < pair->rank; ++k) {
+        for (std::uint64_t c = 0; c < n; ++c) sums[c] += double{left[k]} * double{right[k * n + c]};
+      }
+      for (std::uint64_t c = 0; c < n; ++c) values[first + c * step] += pair->factor * sums[c];
+    }
+    if (change->lengths) {
+      double square = 0;
+      for (const double value : values) square += value * value;
+      if (square == 0) return;
+      const double factor = change->lengths->read(*own, 1, 1).front() / std::sqrt(square);
+      for (double& value : values) value *= factor;
+    }
+  }
+};
+
+/// Bytes of a source of which some tensors change.
+class ChangedBytes final : public formats::StoredBytes {
+ public:
+  struct Changed {
+    std::uint32_t tensor;  // of the source
+    DType dtype;
+    std::vector<ValueChange> changes;
+  };
+
+  ChangedBytes(Checkpoint source, std::unordered_map<std::uint32_t, Changed> changed)
+      : source_(std::move(source)), changed_(std::move(changed)) {}
+
+  [[nodiscard]] std::span<const formats::SourceFile> files() const override {
+    return source_.files();
+  }
+  void read(std::uint32_t index, const formats::StoredTensor& tensor, std::uint64_t offset,
+            std::span<std::byte> out) const override {
+    const auto found = changed_.find(index);
+    if (found == changed_.end()) return source_.read(index, offset, out);
+    if (out.empty()) return;
+    const Changed& changed = found->second;
+    const Rows rows(source_, source_.tensors()[changed.tensor], changed.dtype);
+    const std::uint64_t row_bytes = rows.cols * formats::dtype_bits(tensor.dtype) / 8;
+    const std::uint64_t first = offset / row_bytes, last = (offset + out.size() - 1) / row_bytes;
+    std::vector<HeldChange> held;
+    for (const ValueChange& change : changed.changes) {
+      if (change.matrix >= first / rows.in_matrix && change.matrix <= last / rows.in_matrix)
+        held.emplace_back(change);
+    }
+    for (std::uint64_t row = first; row <= last; ++row) {
+      const std::vector<std::byte> bytes = rows.bytes_of(row, held);
+      const std::uint64_t begin = row == first ? offset % row_bytes : 0;
+      const std::size_t n = std::min<std::uint64_t>(out.size(), row_bytes - begin);
+      std::memcpy(out.data(), bytes.data() + begin, n);
+      out = out.subspan(n);
+    }
+  }
+  [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const override {
+    return source_.header_bytes(file);
+  }
+  [[nodiscard]] bool has_data(std::uint32_t file) const override { return source_.has_data(file); }
+  void read_file(std::uint32_t file, std::uint64_t offset,
+                 std::span<std::byte> out) const override {
+    source_.read_file(file, offset, out);
+  }
+  void close_file(std::uint32_t file) const override { source_.close_file(file); }
+  [[nodiscard]] bool is_whole() const override { return source_.is_whole(); }
+  [[nodiscard]] std::string home_file(std::uint32_t index) const override {
+    return source_.home_file(index);
+  }
+
+  [[nodiscard]] const formats::CheckpointFiles* on_disk() const override {
+    return source_.bytes().on_disk();
+  }
+
+ private:
+  /// The rows of a tensor, as they are decoded and changed.
+  struct Rows {
+    const Checkpoint& source;
+    const LogicalTensor& tensor;
+    DType dtype;
+    std::uint64_t cols = tensor.shape.empty() ? 1 : tensor.shape.back();
+    std::uint64_t in_matrix = tensor.shape.size() < 2 ? 1 : tensor.shape[tensor.shape.size() - 2];
+    formats::ScaleReader scales{source, tensor};
+
+    Rows(const Checkpoint& of, const LogicalTensor& its, DType wanted)
+        : source(of), tensor(its), dtype(wanted) {}
+
+    [[nodiscard]] std::vector<std::byte> bytes_of(std::uint64_t row,
+                                                  const std::vector<HeldChange>& held) const {
+      std::vector<std::byte> codes;
+      const EncodedBand band = read_band({.source = source, .tensor = tensor},
+                                         {.row = row, .rows = 1, .col = 0, .cols = cols},
+                                         scales.has_scales() ? &scales : nullptr, codes);
+      std::vector<float> values(cols);
+      quantize::decode(band.run, {.data = values.data(), .rows = 1, .cols = cols, .stride = cols});
+      std::vector<double> wide(values.begin(), values.end());
+      for (const HeldChange& change : held) {
+        if (change.change->matrix == row / in_matrix) change.apply(row % in_matrix, wide);
+      }
+      std::vector<std::byte> bytes(cols * formats::dtype_bits(dtype) / 8);
+      for (std::uint64_t c = 0; c < cols; ++c) {
+        const auto value = static_cast<float>(wide[c]);
+        if (dtype == DType::kF32) {
+          std::memcpy(bytes.data() + c * sizeof value, &value, sizeof value);
+          continue;
+        }
+        const std::uint16_t word = dtype == DType::kBf16 ? formats::bf16_from_float(value)
+                                                         : formats::f16_from_float(value);
+        std::memcpy(bytes.data() + c * sizeof word, &word, sizeof word);
+      }
+      return bytes;
+    }
+  };
+
+  Checkpoint source_;
+  std::unordered_map<std::uint32_t, Changed> changed_;
+};
+
+SchemeId plain_scheme_in(const std::map<std::string_view, SchemeId>& output,
+                         const std::string& name) {
+  const auto found = output.find(name);
+  const bool is_plain = found != output.end() &&
+                        (found->second == SchemeId::kBf16 || found->second == SchemeId::kF16);
+  return is_plain ? found->second : SchemeId::kF32;
+}
+
+}  // namespace
+
+Checkpoint with_changed_values(
+    Checkpoint source, const std::vector<std::shared_ptr<const formats::ValueEditor>>& editors,
+    const Checkpoint* output) {
+  formats::ValueChanges changes;
+  ErrorList faults;
+  std::vector<std::string> remarks;
+  for (const auto& editor : editors) editor->add_changes(source, changes, faults, remarks);
+  faults.throw_if_any();
+  std::map<std::string_view, SchemeId> schemes;
+  if (output != nullptr) {
+    for (const LogicalTensor& tensor : output->tensors())
+      schemes.emplace(tensor.name, tensor.encoding.scheme);
+  }
+  formats::Draft draft = source.draft_of_view();
+  draft.stored.assign(source.stored().begin(), source.stored().end());
+  draft.tensors.assign(source.tensors().begin(), source.tensors().end());
+  std::unordered_map<std::uint32_t, ChangedBytes::Changed> changed;
+  for (auto& [index, of_tensor] : changes) {
+    LogicalTensor& tensor = draft.tensors[index];
+    const SchemeId scheme = plain_scheme_in(schemes, tensor.name);
+    const std::uint32_t weight = tensor.encoding.stored.weight();
+    formats::StoredTensor& stored = draft.stored[weight];
+    stored.name = tensor.name;
+    stored.dtype = formats::plain_dtype(scheme);
+    stored.shape = tensor.shape;
+    stored.n_bytes = formats::byte_count(stored.dtype, stored.shape).value();
+    tensor.encoding = {.scheme = scheme, .stored = formats::StoredParts(weight)};
+    changed.emplace(weight,
+                    ChangedBytes::Changed{
+                        .tensor = index, .dtype = stored.dtype, .changes = std::move(of_tensor)});
+  }
+  draft.bytes = std::make_unique<ChangedBytes>(std::move(source), std::move(changed));
+  return Checkpoint::view(std::move(draft));
+}
+
+}  // namespace ingot::verify
