@@ -413,6 +413,31 @@ class Decider {
     }
   }
 
+  // The row of the source's own dialect that has just the parts of a tensor, under the names of its
+  // files, and of several that with the activations which the files say; null: another dialect or
+  // other activations are asked for.
+  const StorageRow* own_row(const LogicalTensor& tensor) {
+    if (&dialect_ != &source_.dialect() || recipe_.choices.activations) return nullptr;
+    const formats::StoredParts& stored = tensor.encoding.stored;
+    const Activations activations = said_of(tensor).of(tensor.name, tensor.encoding);
+    const StorageRow* found = nullptr;
+    for (const auto rows : formats::storage_rows(dialect_, source_.family())) {
+      for (const StorageRow& row : rows) {
+        bool fits = row.scheme == tensor.encoding.scheme;
+        for (const formats::PartRow& at : row.parts)
+          fits = fits && (at.is_optional || stored.has(at.part));
+        stored.for_each([&](Part part, std::uint32_t index) {
+          const formats::PartRow* at = formats::find_part_row(row, part);
+          fits = fits && at != nullptr &&
+                 formats::part_name(*at, tensor.name) == source_.stored()[index].name;
+        });
+        if (fits && (found == nullptr || row.activations == activations)) found = &row;
+        if (fits && row.activations == activations) return found;
+      }
+    }
+    return found;
+  }
+
   // Values that change in the scheme that they have, in the source's blocks.
   void encode_again(PlannedTensor& planned, const LogicalTensor& tensor) {
     const formats::StoredParts& stored = tensor.encoding.stored;
@@ -433,7 +458,9 @@ class Decider {
       return;
     }
     planned.action = Action::kRewrap;
-    planned.storage = storage_of(planned, tensor);
+    planned.storage = own_row(tensor);
+    planned.keeps_input = planned.storage != nullptr && stored.has(Part::kInputScale);
+    if (planned.storage == nullptr) planned.storage = storage_of(planned, tensor);
     planned.action = Action::kQuantize;
     planned.block = {tensor.encoding.block_rows, tensor.encoding.block_cols};
     planned.adds_zero_points = stored.has(Part::kZeroPoint);
@@ -507,10 +534,6 @@ class Decider {
     planned.keeps_input = row != nullptr;
     if (row == nullptr && !wanted && planned.action == Action::kRewrap)
       row = chosen_row(planned, tensor);
-    if (row == nullptr && !wanted && planned.is_changed && &dialect_ == &source_.dialect() &&
-        said_of(tensor).of(tensor.name, tensor.encoding) != Activations::kStatic)
-      row = formats::find_storage(dialect_, family, planned.to,
-                                  said_of(tensor).of(tensor.name, tensor.encoding));
     if (row == nullptr) row = formats::find_storage(dialect_, family, planned.to, wanted);
     // A tensor that is only kept may have any row of its scheme.
     if (row == nullptr && planned.action == Action::kRewrap)

@@ -4,12 +4,16 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <optional>
+#include <set>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
 #include "formats/base/error.h"
 #include "formats/container/bfloat16.h"
 #include "formats/container/float16.h"
+#include "formats/modules/joined_module.h"
 #include "formats/storage/block_scales.h"
 #include "quantize/scheme.h"
 #include "verify/weights/weight_bands.h"
@@ -168,6 +172,41 @@ class ChangedBytes final : public formats::StoredBytes {
   std::unordered_map<std::uint32_t, Changed> changed_;
 };
 
+/// The scale over all of a tensor; nullopt where its scheme has none.
+std::optional<float> global_of(const Checkpoint& side, const LogicalTensor& tensor) {
+  if (!is_quantized(tensor)) return std::nullopt;
+  const bool is_whole = formats::scheme_facts(tensor.encoding.scheme).group_rows == 0;
+  const formats::ScaleReader scales(side, tensor);
+  if (scales.global()) return scales.global()->value;
+  if (!is_whole || !scales.has_scales()) return std::nullopt;
+  return scales.read({.first = 0, .n = 1}).front();
+}
+
+/// Tensors of the source that loaders fuse with changed ones, and that the output has under another
+/// global scale: they were encoded again, since changed values did not fit under theirs.
+std::vector<std::uint32_t> encoded_again(const Checkpoint& source, const Checkpoint& output,
+                                         const formats::ValueChanges& changes) {
+  const auto module_of = [](const LogicalTensor& tensor) {
+    return formats::joined_module(tensor.name, tensor.rule, formats::ExpertJoin::kExpert);
+  };
+  std::set<std::string> changed;
+  for (const auto& [index, unused] : changes) changed.insert(module_of(source.tensors()[index]));
+  changed.erase("");
+  std::map<std::string_view, const LogicalTensor*> made;
+  for (const LogicalTensor& tensor : output.tensors()) made.emplace(tensor.name, &tensor);
+  std::vector<std::uint32_t> again;
+  for (std::uint32_t i = 0; i < source.tensors().size(); ++i) {
+    const LogicalTensor& tensor = source.tensors()[i];
+    const auto found = made.find(tensor.name);
+    if (changes.contains(i) || !changed.contains(module_of(tensor)) || found == made.end() ||
+        found->second->encoding.scheme != tensor.encoding.scheme)
+      continue;
+    const auto before = global_of(source, tensor);
+    if (before && before != global_of(output, *found->second)) again.push_back(i);
+  }
+  return again;
+}
+
 SchemeId plain_scheme_in(const std::map<std::string_view, SchemeId>& output,
                          const std::string& name) {
   const auto found = output.find(name);
@@ -190,6 +229,9 @@ Checkpoint with_changed_values(
   if (output != nullptr) {
     for (const LogicalTensor& tensor : output->tensors())
       schemes.emplace(tensor.name, tensor.encoding.scheme);
+  }
+  if (output != nullptr) {
+    for (const std::uint32_t index : encoded_again(source, *output, changes)) changes[index];
   }
   formats::Draft draft = source.draft_of_view();
   draft.stored.assign(source.stored().begin(), source.stored().end());
