@@ -23,6 +23,7 @@
 #include "formats/files/hub_cache.h"
 #include "formats/first_layers.h"
 #include "formats/json/json.h"
+#include "formats/places/turned.h"
 #include "formats/records/layout.h"
 #include "formats/records/manifest.h"
 #include "formats/storage/stack_form.h"
@@ -92,10 +93,21 @@ bool append_pieces(const formats::StoredTensor& stored,
                    const std::map<std::uint64_t, const TensorHash*>& of_tensor,
                    std::vector<formats::StoredTensor>& out) {
   const std::size_t before = out.size();
-  std::uint64_t end = 0;
+  const bool is_turned = of_tensor.begin()->second->piece->is_turned;
+  std::uint64_t end = 0, rows = 0;
   for (const auto& [offset, recorded] : of_tensor) {
     const auto n_bytes = formats::byte_count(stored.dtype, recorded->shape);
-    if (offset != end || !n_bytes || *n_bytes > stored.n_bytes - end) break;
+    if (!n_bytes || *n_bytes > stored.n_bytes - end || recorded->piece->is_turned != is_turned)
+      break;
+    if (is_turned) {
+      const formats::Shape& shape = recorded->shape;
+      if (stored.shape.size() != 2 || shape.size() != 2 || shape[1] != stored.shape[0] ||
+          formats::dtype_bits(stored.dtype) != 8 || offset != rows)
+        break;
+      rows += shape[0];
+    } else if (offset != end) {
+      break;
+    }
     formats::StoredTensor& piece = out.emplace_back(stored);
     piece.name = recorded->name;
     piece.shape = recorded->shape;
@@ -110,15 +122,50 @@ bool append_pieces(const formats::StoredTensor& stored,
 
 // Stored tensors as the records know them: each piece as one of its own. One that its pieces do
 // not fill stays, and is none of the manifest's.
-std::vector<formats::StoredTensor> in_pieces(const StoredWeights& weights, const Pieces& pieces) {
-  std::vector<formats::StoredTensor> split;
-  for (const formats::StoredTensor& stored : weights.stored) {
-    const auto found = pieces.find({weights.bytes.files()[stored.file].name, stored.name});
-    if (found == pieces.end() || !append_pieces(stored, found->second, split))
-      split.push_back(stored);
+class StoredPieces final : public formats::StoredBytes {
+ public:
+  StoredPieces(const StoredWeights& weights, const Pieces& pieces) : bytes_(weights.bytes) {
+    for (const formats::StoredTensor& stored : weights.stored) {
+      const std::size_t first = stored_.size();
+      const auto found = pieces.find({bytes_.files()[stored.file].name, stored.name});
+      if (found == pieces.end() || !append_pieces(stored, found->second, stored_)) {
+        stored_.push_back(stored);
+      } else if (found->second.begin()->second->piece->is_turned) {
+        for (std::size_t i = first; i < stored_.size(); ++i)
+          strides_.emplace(i, stored.shape.at(1));
+      }
+    }
   }
-  return split;
-}
+
+  [[nodiscard]] StoredWeights weights() const { return {.stored = stored_, .bytes = *this}; }
+
+  void read(std::uint32_t index, const formats::StoredTensor& tensor, std::uint64_t offset,
+            std::span<std::byte> out) const override {
+    const auto stride = strides_.find(index);
+    if (stride == strides_.end()) return bytes_.read(index, tensor, offset, out);
+    const formats::TurnedRows turned{
+        .rows = tensor.shape.at(0), .cols = tensor.shape.at(1), .stride = stride->second};
+    turned.nest().gather(offset, out,
+                         [&](std::uint32_t /*piece*/, std::uint64_t at, std::span<std::byte> run) {
+                           read_file(tensor.file, tensor.offset + at, run);
+                         });
+  }
+  [[nodiscard]] std::span<const SourceFile> files() const override { return bytes_.files(); }
+  [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const override {
+    return bytes_.header_bytes(file);
+  }
+  [[nodiscard]] bool has_data(std::uint32_t file) const override { return bytes_.has_data(file); }
+  void read_file(std::uint32_t file, std::uint64_t offset,
+                 std::span<std::byte> out) const override {
+    bytes_.read_file(file, offset, out);
+  }
+  void close_file(std::uint32_t file) const override { bytes_.close_file(file); }
+
+ private:
+  const formats::StoredBytes& bytes_;
+  std::vector<formats::StoredTensor> stored_;
+  std::unordered_map<std::size_t, std::uint64_t> strides_;  // of turned pieces, by index
+};
 
 // The files, against the manifest.
 class ManifestCheck {
@@ -149,11 +196,9 @@ class ManifestCheck {
       records = formats::read_tensor_records(directory_ / kRecordsName, manifest_.records_hash);
     });
     const Pieces pieces = recorded_pieces(records);
-    std::vector<formats::StoredTensor> split;
-    if (!pieces.empty()) split = in_pieces(given, pieces);
-    const StoredWeights weights{
-        .stored = pieces.empty() ? given.stored : std::span(std::as_const(split)),
-        .bytes = given.bytes};
+    std::optional<StoredPieces> split;
+    if (!pieces.empty()) split.emplace(given, pieces);
+    const StoredWeights weights = split ? split->weights() : given;
     Promised promised;
     for (const TensorRecord& record : records) {
       for (const TensorHash& tensor : record.output)

@@ -108,10 +108,16 @@ std::vector<std::string> options_of_slices(const check::Opened& opened,
                 engine.name)
         .in_file(opened.directory.string());
   const formats::SlicingRecord& slicing = *opened.manifest->slicing;
+  const bool is_sglang = engine.engine == engines::Engine::kSglang;
   std::vector<std::string> options = {"--load-format sharded_state",
                                       fmt::format("{} {}", engine.ranks_option, slicing.tp)};
   if (slicing.pp > 1) options.push_back(fmt::format("--pipeline-parallel-size {}", slicing.pp));
-  if (slicing.ep > 1) options.emplace_back("--enable-expert-parallel");
+  if (slicing.ep > 1)
+    options.push_back(is_sglang ? fmt::format("--ep-size {}", slicing.ep)
+                                : std::string("--enable-expert-parallel"));
+  // Where SGLang loads shared experts as routed ones, its stacks have one expert more.
+  if (is_sglang && opened.model && opened.model->config().n_shared_experts > 0)
+    options.emplace_back("--disable-shared-experts-fusion");
   return options;
 }
 

@@ -98,9 +98,10 @@ void built_indexers(const RuleInput& input) {
   const formats::ModelConfig& config = input.config();
   const std::string_view family = input.checkpoint.family().name;
   // Nothing is known of the indexers of other families.
-  if (!engines::builds_indexer(family, config, 0)) return;
+  const engines::StateEngine& vllm = engines::state_engine("vllm");
+  if (!engines::builds_indexer(vllm, family, config, 0)) return;
   const auto builds = [&](std::uint32_t layer) {
-    return *engines::builds_indexer(family, config, layer);
+    return *engines::builds_indexer(vllm, family, config, layer);
   };
   std::set<std::uint32_t> layers;
   for (const LogicalTensor& tensor : input.weights()) {

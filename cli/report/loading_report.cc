@@ -177,8 +177,8 @@ std::vector<std::string> advice_of(const Loading& loading, const Files& files,
   for (const RankSums& sums : ranks) slices = std::max(slices, sums.slices);
   if (n_ranks > 1) {
     advice.push_back(fmt::format(
-        "rank files (ingot convert --layout vllm-sharded, vLLM only): a rank reads {}, and each "
-        "host only the files of its ranks",
+        "rank files (ingot convert --layout vllm-sharded, or sglang-sharded): a rank reads {}, and "
+        "each host only the files of its ranks",
         bytes_text(slices)));
   }
   if (loading.topology.ep > 1 && files.has_stacks) {

@@ -10,11 +10,14 @@ namespace ingot::convert {
 
 namespace {
 
-Hash128 hash_of_range(const std::filesystem::path& path, std::uint64_t begin,
-                      std::uint64_t n_bytes) {
+Hash128 hash_of_slice(const std::filesystem::path& path, const PlannedSlice& slice) {
   const Fd file = Fd::open_for_reading(path);
-  return check::hash_range(n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
-    file.read_exact(out, begin + offset);
+  const auto read = [&](std::uint32_t /*piece*/, std::uint64_t at, std::span<std::byte> out) {
+    file.read_exact(out, slice.offset + at);
+  };
+  return check::hash_range(slice.n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
+    if (!slice.turned.is_turned()) return read(0, offset, out);
+    slice.turned.nest().gather(offset, out, read);
   });
 }
 
@@ -50,8 +53,7 @@ bool verify_tensor(const PlannedTensor& planned, const Plan& plan, const OutputP
       if (!is_here(plan, slice)) continue;
       if (slice.hash >= expected[p].size()) return false;
       try {
-        const Hash128 found = hash_of_range(paths.staged / plan.member_path(slice.member),
-                                            slice.offset, slice.n_bytes);
+        const Hash128 found = hash_of_slice(paths.staged / plan.member_path(slice.member), slice);
         if (found != expected[p][slice.hash]) return false;
       } catch (const Error& error) {
         // A file that is missing or short did not survive; its items are done again.

@@ -36,9 +36,13 @@ class UncachedFile {
     file_.drop_cache();
   }
 
-  Hash128 hash(std::uint64_t begin, std::uint64_t n_bytes) {
+  Hash128 hash(std::uint64_t begin, std::uint64_t n_bytes, const formats::TurnedRows& turned = {}) {
     return check::hash_range(n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
-      read(begin + offset, out);
+      if (!turned.is_turned()) return read(begin + offset, out);
+      turned.nest().gather(
+          offset, out, [&](std::uint32_t /*piece*/, std::uint64_t at, std::span<std::byte> run) {
+            read(begin + at, run);
+          });
     });
   }
   Hash128 hash() { return hash(0, file_.size()); }
@@ -169,7 +173,7 @@ class ReadBack {
     for (std::size_t part = task.first; part < task.last; ++part) {
       const PartRef& at = plan_.files[task.file].parts[part];
       const PlannedSlice planned = slice(at, task.member);
-      if (file.hash(planned.offset, planned.n_bytes) ==
+      if (file.hash(planned.offset, planned.n_bytes, planned.turned) ==
           hashes_[at.tensor].output.at(at.part).at(planned.hash))
         continue;
       throw differs(task.path).in_tensor(plan_.part_name(plan_.tensors[at.tensor], at.part));

@@ -84,8 +84,11 @@ TensorHash output_hash(const Plan& plan, const PlannedTensor& planned, std::size
   entry.shape = cut.slice_shape();
   if (place.joined != PlannedPlace::kOwn) {
     const PlannedFile::Joined& joined = plan.files[place.file].joined[place.joined];
-    if (joined.n_parts > 1 || joined.spec.name != entry.name)
-      entry.piece = {.of = joined.spec.name, .offset = place.offset - joined.offset};
+    if (joined.n_parts > 1 || joined.spec.name != entry.name || joined.is_turned) {
+      entry.piece = {.of = joined.spec.name,
+                     .offset = place.offset - joined.offset,
+                     .is_turned = joined.is_turned};
+    }
   }
   const shard::AlignedPart aligned = plan.aligned(planned, part);
   const formats::Shape original = plan.part_shape(planned, part);

@@ -183,9 +183,15 @@ std::uint64_t place_joined(Plan& plan, PlannedFile& file, std::uint64_t offset) 
     PlannedFile::Joined& joined = file.joined[i];
     joined.offset = offset;
     offset += joined.bytes.size();
+    std::uint64_t row = 0;
     for (std::uint32_t n = 0; n < joined.n_parts; ++n) {
-      plan.places[file.parts.at(part).place].joined = i;
-      offset = place_part(plan, file.parts[part++], offset);
+      const PartRef& at = file.parts.at(part++);
+      plan.places[at.place].joined = i;
+      offset = place_part(plan, at, offset);
+      if (!joined.is_turned) continue;
+      // Its rows are columns there, of which the first begin so.
+      plan.places[at.place].offset = joined.offset + row;
+      row += bytes_of(plan, at) / joined.spec.shape.at(0);
     }
   }
   INGOT_CHECK(part == file.parts.size());

@@ -224,10 +224,12 @@ void append_slices(const Plan& plan, const PlannedTensor& planned, const PartRef
   const PlannedPlace& place = plan.places[at.place];
   std::uint64_t n_bytes = planned.parts[at.part].n_bytes;
   bool are_distinct = false;
+  formats::TurnedRows turned;
   if (plan.is_sliced()) {
     const shard::PartCut cut = plan.part_cut(planned, at.part, place.ep_rank);
     n_bytes = cut.slice_bytes();
     are_distinct = cut.n_distinct() > 1;
+    turned = turned_rows(plan, place, cut);
   }
   for (std::uint32_t member = first_member; member < first_member + n_members; ++member) {
     const std::uint32_t slice = place.first_slice + member;
@@ -236,11 +238,21 @@ void append_slices(const Plan& plan, const PlannedTensor& planned, const PartRef
                       .n_bytes = n_bytes,
                       .hash = place.first_hash + (are_distinct ? slice : 0),
                       .place = at.place,
-                      .slice = slice});
+                      .slice = slice,
+                      .turned = turned});
   }
 }
 
 }  // namespace
+
+formats::TurnedRows turned_rows(const Plan& plan, const PlannedPlace& place,
+                                const shard::PartCut& cut) {
+  if (place.joined == PlannedPlace::kOwn) return {};
+  const PlannedFile::Joined& joined = plan.files[place.file].joined[place.joined];
+  if (!joined.is_turned) return {};
+  const formats::Shape& shape = cut.slice_shape();
+  return {.rows = shape.at(0), .cols = shape.at(1), .stride = joined.spec.shape.at(1)};
+}
 
 PlannedSlice slice_at(const Plan& plan, const PlannedTensor& planned, const PartRef& at,
                       std::uint32_t member) {

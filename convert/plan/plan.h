@@ -20,6 +20,7 @@
 #include "formats/changes/value_change.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/container/safetensors.h"
+#include "formats/places/turned.h"
 #include "formats/records/layout.h"
 #include "shard/align/align_blocks.h"
 #include "shard/align/aligned_part.h"
@@ -127,6 +128,7 @@ struct PlannedFile {
     std::uint32_t n_parts = 0;  ///< the next ones of `parts`; 0: a constant
     std::string bytes;          ///< contents of a constant
     std::uint64_t offset = 0;   ///< absolute
+    bool is_turned = false;     ///< true: the transpose of its parts one below the other
     [[nodiscard]] bool is_constant() const { return n_parts == 0; }
   };
   std::string name;  ///< bare; of the first member
@@ -353,7 +355,11 @@ struct PlannedSlice {
   std::size_t hash = 0;     ///< its position in the result of PartWriter::finish()
   std::uint32_t place = 0;  ///< index into Plan::places
   std::uint32_t slice = 0;
+  formats::TurnedRows turned = {};  ///< turned: `n_bytes` are not one behind the other
 };
+/// The rows of a slice of this cut, at a place where a stored tensor is the transpose of its parts.
+formats::TurnedRows turned_rows(const Plan& plan, const PlannedPlace& place,
+                                const shard::PartCut& cut);
 /// True if this run writes the file of the slice.
 inline bool is_here(const Plan& plan, const PlannedSlice& slice) {
   return plan.files[plan.places[slice.place].file].is_here;

@@ -14,9 +14,9 @@
 #include "formats/container/bfloat16.h"
 #include "formats/json/json.h"
 
-// Layout vllm-sharded, for `vllm serve DIR --load-format sharded_state`: a file per rank with the
-// tensors that vLLM's modules hold: keys that several parts make up, and constants. Their names are
-// rows of engines/versions/sharded_state.cc.
+// Layouts vllm-sharded and sglang-sharded, for `--load-format sharded_state` of these engines: a
+// file per rank with the tensors that the engine's modules hold: keys that several parts make up,
+// and constants. Their names are rows of engines/versions/sharded_state.cc.
 
 namespace ingot::convert {
 
@@ -27,6 +27,10 @@ namespace {
 
 using engines::StatePlace;
 using Joined = PlannedFile::Joined;
+
+const engines::StateEngine& engine_of(const Plan& plan) {
+  return engines::state_engine(plan.options.layout->engine);
+}
 
 // A part, and the key that it is a piece of.
 struct Piece {
@@ -106,7 +110,7 @@ std::optional<std::string> sibling(const std::string& key, std::string_view part
 void add_idle_inputs(const Plan& plan, const Joined& joined, const std::set<std::string>& keys,
                      std::vector<Joined>& constants) {
   const engines::StateScheme* scheme =
-      engines::find_state_scheme(SchemeId::kNvfp4, plan.target.dialect->name);
+      engines::find_state_scheme(engine_of(plan), SchemeId::kNvfp4, plan.target.dialect->name);
   if (scheme == nullptr || scheme->idle_input.empty()) return;
   for (const std::string_view prefix : {".w13_", ".w2_"}) {
     const auto input = sibling(joined.spec.name, fmt::format("{}weight_global_scale", prefix),
@@ -122,7 +126,7 @@ void append(std::string& bytes, Number number) {
   bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
 }
 
-// Rows and columns of INT4 weights: of the last one that vLLM loads, and for each expert in BF16.
+// Rows and columns of INT4 weights: of the last one that is loaded, and for each expert in BF16.
 void add_dimensions(const Plan& plan, const Joined& joined, std::span<const Piece> pieces,
                     std::vector<Joined>& constants) {
   const auto key = sibling(joined.spec.name, "weight_packed", "weight_shape");
@@ -157,13 +161,13 @@ void add_layer_constants(const Plan& plan, const std::set<std::uint32_t>& layers
   });
   const std::string_view dialect = is_quantized ? plan.target.dialect->name : std::string_view();
   for (const std::uint32_t layer : layers) {
-    for (engines::StateConstant& constant :
-         engines::state_constants(plan.source.family().name, dialect, layer, plan.source.config()))
+    for (engines::StateConstant& constant : engines::state_constants(
+             engine_of(plan), plan.source.family().name, dialect, layer, plan.source.config()))
       constants.push_back(constant_of(std::move(constant.spec), constant.value));
   }
 }
 
-// vLLM was not tried with static activations of other schemes.
+// Engines were not tried with static activations of other schemes.
 void require_no_input(const Plan& plan, const PartRef& at, ErrorList& faults) {
   const PlannedTensor& planned = plan.tensors[at.tensor];
   if (planned.parts[at.part].part != formats::Part::kInputScale || planned.to == SchemeId::kNvfp4)
@@ -172,6 +176,21 @@ void require_no_input(const Plan& plan, const PartRef& at, ErrorList& faults) {
                    "this layout holds scales of activations only for nvfp4 (use dynamic "
                    "activations or --activations weight-only)")
                  .in_tensor(plan.part_name(planned, at.part)));
+}
+
+std::optional<StatePlace> place_of(const Plan& plan, std::string_view name) {
+  return engines::state_place(engine_of(plan), name, plan.source.family().name,
+                              plan.source.config());
+}
+
+// Codes of linear layers, where the engine holds them with the inputs first.
+bool is_turned(const Plan& plan, const Piece& piece) {
+  const PlannedTensor& planned = plan.tensors[piece.at.tensor];
+  if (planned.parts[piece.at.part].part != formats::Part::kWeight || piece.place.per_expert > 0)
+    return false;
+  const engines::StateScheme* scheme =
+      engines::find_state_scheme(engine_of(plan), planned.to, plan.target.dialect->name);
+  return scheme != nullptr && scheme->turns_linears;
 }
 
 // The tensors of a file: pieces under the keys that they make up, and constants.
@@ -183,8 +202,7 @@ void join_state_keys(const Plan& plan, PlannedFile& file) {
   for (const PartRef& at : file.parts) {
     const PlannedTensor& planned = plan.tensors[at.tensor];
     require_no_input(plan, at, faults);
-    auto place = engines::state_place(plan.part_name(planned, at.part), plan.source.family().name,
-                                      plan.source.config());
+    auto place = place_of(plan, plan.part_name(planned, at.part));
     INGOT_CHECK(place.has_value());
     if (const auto layer = plan.tensor_of(planned).layer) layers.insert(*layer);
     keys.insert(place->key);
@@ -210,6 +228,12 @@ void join_state_keys(const Plan& plan, PlannedFile& file) {
                                     .dtype = of_key.front().dtype,
                                     .shape = shape_of(of_key)},
                            .n_parts = static_cast<std::uint32_t>(of_key.size())});
+    if (is_turned(plan, of_key.front())) {
+      formats::Shape& shape = file.joined.back().spec.shape;
+      INGOT_CHECK(shape.size() == 2 && formats::dtype_bits(of_key.front().dtype) == 8);
+      std::swap(shape[0], shape[1]);
+      file.joined.back().is_turned = true;
+    }
     add_idle_inputs(plan, file.joined.back(), keys, constants);
     add_dimensions(plan, file.joined.back(), of_key, constants);
     begin = end;
@@ -222,10 +246,6 @@ void join_state_keys(const Plan& plan, PlannedFile& file) {
   });
 }
 
-std::optional<engines::StatePlace> place_of(const Plan& plan, std::string_view name) {
-  return engines::state_place(name, plan.source.family().name, plan.source.config());
-}
-
 constexpr formats::RoleSet kOfIndexers = {formats::Role::kIndexerQ, formats::Role::kIndexerK,
                                           formats::Role::kIndexerKNorm,
                                           formats::Role::kIndexerWeights};
@@ -236,10 +256,11 @@ bool is_of_indexer(const LogicalTensor& tensor) {
 
 bool builds_indexer(const Plan& plan, std::uint64_t layer) {
   const formats::Checkpoint& source = plan.source;
-  return engines::builds_indexer(source.family().name, source.config(), layer).value_or(true);
+  return engines::builds_indexer(engine_of(plan), source.family().name, source.config(), layer)
+      .value_or(true);
 }
 
-/// Indexers that a source has and vLLM does not build are no key of its state.
+/// Indexers that a source has and the engine does not build are no key of its state.
 void leave_out_unbuilt(Plan& plan) {
   for (PlannedTensor& planned : plan.tensors) {
     const LogicalTensor& tensor = plan.tensor_of(planned);
@@ -258,84 +279,98 @@ void require_indexers(const Plan& plan) {
   for (std::uint32_t layer = 0; !layers.empty() && layer < n_layers; ++layer) {
     if (layers.contains(layer) || !builds_indexer(plan, layer)) continue;
     throw Error(ErrorCode::kUnsupported,
-                "vLLM builds an indexer in layer {}, which has none: it reads index_topk_freq, "
-                "index_skip_topk_offset and index_topk_pattern of config.json, and not "
+                "{} builds an indexer in layer {}, which has none: it reads index_topk_freq, "
+                "index_skip_topk_offset and index_topk_pattern of config.json, and {} "
                 "indexer_types (give config.json these)",
-                layer);
+                engine_of(plan).name, layer,
+                engine_of(plan).word == "vllm" ? "not" : "before them");
   }
 }
 
 void refuse_options(const Plan& plan) {
   const SlicingOptions& options = plan.options.slicing;
   const shard::Topology& topology = options.topology;
-  const auto refuse = [](const std::string& fact) { throw Error(ErrorCode::kUnsupported, fact); };
+  const engines::StateEngine& engine = engine_of(plan);
+  const std::string_view layout = plan.options.layout->name, name = engine.name;
+  const auto refuse = [&]<typename... Args>(fmt::format_string<Args...> fact, Args&&... args) {
+    throw Error(ErrorCode::kUnsupported, "{}", fmt::format(fact, std::forward<Args>(args)...));
+  };
   const formats::ModelConfig& config = plan.source.config();
   if (!engines::has_state_of(plan.source.family().name)) {
     refuse(
-        fmt::format("layout vllm-sharded does not know vLLM's model of family {} (use --layout "
-                    "hf, which vLLM cuts itself as it loads)",
-                    plan.source.family().name));
+        "layout {} does not know {}'s model of family {} (use --layout hf, which {} cuts itself as "
+        "it loads)",
+        layout, name, plan.source.family().name, name);
+  }
+  if (topology.pp > 1 && !engine.has_stages) {
+    refuse(
+        "layout {} has no stages of a pipeline: the file names of {}'s loader do not tell them "
+        "(leave out --pp)",
+        layout, name);
   }
   const bool has_experts = topology.ep > 1;
   if (topology.ep != (has_experts ? topology.tp : 1) ||
       topology.etp != (has_experts ? 1 : topology.tp)) {
     refuse(
-        fmt::format("layout vllm-sharded cuts experts by --tp, or deals them to as many ranks "
-                    "(--ep {0}): other numbers need data parallelism, which its file names do "
-                    "not know",
-                    topology.tp));
+        "layout {} cuts experts by --tp, or deals them to as many ranks (--ep {}): other numbers "
+        "need data parallelism, which its file names do not know",
+        layout, topology.tp);
   }
-  if (!options.expert_map.empty())
-    refuse(
-        "layout vllm-sharded deals experts in contiguous blocks, as vLLM does (leave out "
-        "--expert-map)");
+  if (!options.expert_map.empty()) {
+    refuse("layout {} deals experts in contiguous blocks, as {} does (leave out --expert-map)",
+           layout, name);
+  }
   if (!options.stages.empty())
-    refuse("layout vllm-sharded divides the layers as vLLM does (leave out --pp-layers)");
+    refuse("layout {} divides the layers as {} does (leave out --pp-layers)", layout, name);
   if (topology.pp > static_cast<std::uint64_t>(config.num_hidden_layers)) {
-    refuse(
-        fmt::format("layout vllm-sharded has a layer on each stage, and --pp {} is more than {} "
-                    "layers",
-                    topology.pp, config.num_hidden_layers));
+    refuse("layout {} has a layer on each stage, and --pp {} is more than {} layers", layout,
+           topology.pp, config.num_hidden_layers);
   }
   if (options.shared == shard::SharedExperts::kReplicated)
-    refuse("vLLM cuts shared experts by --tp (leave out --shared-experts)");
-  if (options.fit == shard::TpFit::kRetile || options.fit == shard::TpFit::kPad)
+    refuse("{} cuts shared experts by --tp (leave out --shared-experts)", name);
+  if (options.fit == shard::TpFit::kRetile || options.fit == shard::TpFit::kPad) {
     refuse(
-        "layout vllm-sharded takes --tp-fit refuse or bf16: vLLM builds the blocks and widths "
-        "that the release has");
+        "layout {} takes --tp-fit refuse or bf16: {} builds the blocks and widths that the release "
+        "has",
+        layout, name);
+  }
   if (plan.options.shards.max_shard_bytes)
-    refuse("layout vllm-sharded writes a file per rank (leave out --max-shard-size)");
+    refuse("layout {} writes a file per rank (leave out --max-shard-size)", layout);
   if (plan.options.shards.order != TensorOrder::kDtype)
-    refuse("layout vllm-sharded has one order of tensors (leave out --order)");
+    refuse("layout {} has one order of tensors (leave out --order)", layout);
   if (plan.options.shards.align > 0)
-    refuse("layout vllm-sharded joins tensors in vLLM's order (leave out --align)");
+    refuse("layout {} joins tensors in {}'s order (leave out --align)", layout, name);
   // The output must not have another format than the one asked for.
-  if (const auto to = plan.recipe.to; to == SchemeId::kF16 || to == SchemeId::kF32)
+  if (const auto to = plan.recipe.to; to == SchemeId::kF16 || to == SchemeId::kF32) {
     refuse(
-        fmt::format("layout vllm-sharded holds plain tensors as BF16, and --to asks for {} (--to "
-                    "bf16, or --layout hf)",
-                    formats::scheme_facts(*to).name));
-  if (config.tie_word_embeddings)
+        "layout {} holds plain tensors as BF16, and --to asks for {} (--to bf16, or --layout hf)",
+        layout, formats::scheme_facts(*to).name);
+  }
+  if (config.tie_word_embeddings) {
     refuse(
-        "layout vllm-sharded does not hold models whose head is their embedding (use --layout "
-        "hf, which vLLM cuts itself as it loads)");
+        "layout {} does not hold models whose head is their embedding (use --layout hf, which {} "
+        "cuts itself as it loads)",
+        layout, name);
+  }
   if (config.dtype != "bfloat16") {
     refuse(
-        fmt::format("layout vllm-sharded holds plain tensors as BF16, and config.json says "
-                    "dtype '{}' (use --layout hf; or say bfloat16 there)",
-                    config.dtype));
+        "layout {} holds plain tensors as BF16, and config.json says dtype '{}' (use --layout hf; "
+        "or say bfloat16 there)",
+        layout, config.dtype);
   }
-  if (engines::kStateVocabMultiple % topology.tp != 0)
+  if (engines::kStateVocabMultiple % topology.tp != 0) {
     refuse(
-        fmt::format("vLLM pads the vocabulary to a multiple of {0}, which --tp {1} does not "
-                    "divide (choose a divisor of {0}, or --layout hf)",
-                    engines::kStateVocabMultiple, topology.tp));
+        "{0} pads the vocabulary to a multiple of {1}, which --tp {2} does not divide (choose a "
+        "divisor of {1}, or --layout hf)",
+        name, engines::kStateVocabMultiple, topology.tp);
+  }
 }
 
-// Weights that vLLM holds plain are decoded or cast here, as its loader would do it.
+// Weights that the engine holds plain are decoded or cast here, as its loader would do it.
 void make_plain(Plan& plan) {
   refuse_options(plan);
   leave_out_unbuilt(plan);
+  const std::string_view name = engine_of(plan).name;
   ErrorList refusals;
   for (PlannedTensor& planned : plan.tensors) {
     const LogicalTensor& tensor = plan.tensor_of(planned);
@@ -348,23 +383,32 @@ void make_plain(Plan& plan) {
     }
     if (is_quantized && place->form == engines::StateForm::kPlain) {
       refusals.add(ErrorCode::kUnsupported, tensor.name,
-                   "vLLM holds it plain, and it would be quantized (leave it plain with --rule)");
+                   "{} holds it plain, and it would be quantized (leave it plain with --rule)",
+                   name);
+    }
+    const engines::StateScheme* scheme =
+        engines::find_state_scheme(engine_of(plan), planned.to, plan.target.dialect->name);
+    if (scheme != nullptr && scheme->turns_linears && place->form == engines::StateForm::kSplit) {
+      refusals.add(ErrorCode::kUnsupported, tensor.name,
+                   "{}'s loader of these files splits it by rows when it is transposed already, as "
+                   "{} is (leave it plain with --rule role:{}=bf16)",
+                   name, formats::scheme_facts(planned.to).name,
+                   formats::role_name(role_of(tensor)));
     }
     const SchemeId plain = place->plain == formats::DType::kF32 ? SchemeId::kF32 : SchemeId::kBf16;
     if (is_quantized || planned.to == plain) continue;
     if (planned.action == Action::kCast && !planned.is_demoted) {
       refusals.add(ErrorCode::kUnsupported, tensor.name,
-                   "vLLM holds it in {}, and a rule asks for {} (leave it out of the "
+                   "{} holds it in {}, and a rule asks for {} (leave it out of the "
                    "rule, or use --layout hf)",
-                   formats::scheme_facts(plain).name, formats::scheme_facts(planned.to).name);
+                   name, formats::scheme_facts(plain).name, formats::scheme_facts(planned.to).name);
     }
     become_plain(tensor, planned, plain);
   }
   refusals.throw_if_any();
 }
 
-// True if a tensor belongs to the model for multi-token prediction, which vLLM calls the draft
-// model.
+// True if a tensor belongs to the model for multi-token prediction, the draft model.
 bool is_draft(const Plan& plan, const PlannedTensor& planned) {
   const auto& layer = plan.tensor_of(planned).layer;
   return layer && *layer >= plan.source.config().num_hidden_layers;
@@ -381,6 +425,12 @@ void require_draft(const Plan& plan) {
   const auto refuse = [](const std::string& fact) {
     throw Error(ErrorCode::kUnsupported, fact + " (add --mtp drop)");
   };
+  if (!engine_of(plan).has_drafts) {
+    refuse(fmt::format(
+        "layout {} has no MTP layers: {} loads its draft model with a loader of its own, which was "
+        "not tried with such files",
+        plan.options.layout->name, engine_of(plan).name));
+  }
   if (plan.options.slicing.topology.pp > 1) {
     refuse(
         "layout vllm-sharded has MTP layers on only one stage, and it is not known how vLLM loads "
@@ -415,22 +465,23 @@ bool require_tensor(const Plan& plan, const PlannedTensor& planned, Held& held,
     refusals.add(ErrorCode::kUnsupported, tensor.name, "{}", std::move(fact));
   };
   const formats::SchemeFacts& facts = formats::scheme_facts(planned.to);
+  const std::string_view layout = plan.options.layout->name, engine = engine_of(plan).name;
   const engines::StateScheme* scheme =
-      engines::find_state_scheme(planned.to, plan.target.dialect->name);
+      engines::find_state_scheme(engine_of(plan), planned.to, plan.target.dialect->name);
   if (scheme == nullptr) {
     refuse(fmt::format(
-        "layout vllm-sharded does not hold {} in dialect {} (use --layout hf, which vLLM cuts "
-        "itself as it loads; ingot help slicing lists the schemes)",
-        facts.name, plan.target.dialect->name));
+        "layout {} does not hold {} in dialect {} (use --layout hf, which {} cuts itself as it "
+        "loads; ingot help slicing lists the schemes)",
+        layout, facts.name, plan.target.dialect->name, engine));
     return false;
   }
   const auto place = place_of(plan, tensor.name);
-  if (!place) refuse("layout vllm-sharded has no name for it");
+  if (!place) refuse(fmt::format("layout {} has no name for it", layout));
   if (!place || place->n_places == 1) return true;
   const auto [first, is_new] = held.emplace(place->key, std::pair(planned.to, tensor.name));
   if (first->second.first != planned.to) {
-    refuse(fmt::format("is {}, and vLLM fuses it with {} (choose one scheme for both)", facts.name,
-                       first->second.second));
+    refuse(fmt::format("is {}, and {} fuses it with {} (choose one scheme for both)", facts.name,
+                       engine, first->second.second));
   }
   return true;
 }
@@ -442,8 +493,9 @@ void require_parts(const Plan& plan, const PlannedTensor& planned, ErrorList& re
   for (const formats::Part part : {formats::Part::kZeroPoint, formats::Part::kGroupOrder}) {
     if (!has_optional_part(planned, tensor, part)) continue;
     refusals.add(ErrorCode::kUnsupported, tensor.name,
-                 "has zero points or an order of groups, and layout vllm-sharded holds only "
-                 "symmetric int4 (convert it again with --to int4{}, or use --layout hf)",
+                 "has zero points or an order of groups, and layout {} holds only symmetric int4 "
+                 "(convert it again with --to int4{}, or use --layout hf)",
+                 plan.options.layout->name,
                  planned.adds_zero_points ? " without --zero-points" : "");
   }
   if (planned.action != Action::kCopy && planned.action != Action::kRewrap) return;
@@ -453,8 +505,8 @@ void require_parts(const Plan& plan, const PlannedTensor& planned, ErrorList& re
   const formats::DType dtype = plan.source.stored()[stored[formats::Part::kScale]].dtype;
   if (dtype == wanted) return;
   refusals.add(ErrorCode::kUnsupported, tensor.name,
-               "has scales in {}, and vLLM holds them in {} (convert it to BF16 first)",
-               formats::dtype_name(dtype), formats::dtype_name(wanted));
+               "has scales in {}, and {} holds them in {} (convert it to BF16 first)",
+               formats::dtype_name(dtype), engine_of(plan).name, formats::dtype_name(wanted));
 }
 
 void require_holdable(const Plan& plan) {
@@ -488,7 +540,8 @@ std::string file_name(const shard::Topology& topology, const shard::RankPosition
 }
 
 std::vector<std::uint32_t> stages_of(const Plan& plan, const LogicalTensor& tensor) {
-  if (!tensor.layer && engines::has_ends_on_every_stage(plan.source.family().name)) {
+  if (!tensor.layer &&
+      engines::has_ends_on_every_stage(engine_of(plan), plan.source.family().name)) {
     std::vector<std::uint32_t> all(plan.slicing->topology.pp);
     std::iota(all.begin(), all.end(), 0U);
     return all;
@@ -528,17 +581,18 @@ void assign_by_rank(Plan& plan) {
   }
 }
 
-// vLLM keeps the dimensions of INT4 weights, and never looks at them: they are a constant there.
+// Engines keep the dimensions of INT4 weights, and never look at them: they are a constant there.
 bool leaves_out(formats::Part part) {
   return part == formats::Part::kDimensions;
 }
 
 void describe_engine(Plan& plan) {
+  const engines::StateEngine& engine = engine_of(plan);
   if (has_draft(plan)) plan.json.config_folders = {kDraftFolder};
   std::set<std::string> kernels, constants;
   for (const PlannedTensor& planned : plan.tensors) {
     if (planned.action == Action::kDrop) continue;
-    const auto* scheme = engines::find_state_scheme(planned.to, plan.target.dialect->name);
+    const auto* scheme = engines::find_state_scheme(engine, planned.to, plan.target.dialect->name);
     if (scheme != nullptr && !scheme->kernels.empty()) kernels.emplace(scheme->kernels);
   }
   for (const PlannedFile& file : plan.files) {
@@ -546,8 +600,8 @@ void describe_engine(Plan& plan) {
       if (joined.is_constant()) constants.insert(joined.spec.name);
     }
   }
-  plan.json.engine = formats::Json{{"name", "vllm"},
-                                   {"version", std::string(engines::kStateVersion)},
+  plan.json.engine = formats::Json{{"name", std::string(engine.word)},
+                                   {"version", std::string(engine.version)},
                                    {"platform", "cuda"},
                                    {"kernels", kernels},
                                    {"constants", constants}};

@@ -210,7 +210,14 @@ std::uint64_t mark_written(const TensorRun& run, WindowWriter& writer) {
     for (std::size_t p = 0; run.done[index] != 0 && p < planned.n_parts; ++p) {
       for (const PlannedSlice& slice : slices_of(run.plan, planned, p)) {
         if (slice.n_bytes == 0 || !is_here(run.plan, slice)) continue;
-        writer.mark_written(slice.member, slice.offset, slice.n_bytes);
+        if (slice.turned.is_turned()) {
+          slice.turned.for_each_run(0, slice.n_bytes,
+                                    [&](std::uint64_t at, std::uint64_t n, std::uint64_t /*from*/) {
+                                      writer.mark_written(slice.member, slice.offset + at, n);
+                                    });
+        } else {
+          writer.mark_written(slice.member, slice.offset, slice.n_bytes);
+        }
         n_bytes += slice.n_bytes;
       }
     }

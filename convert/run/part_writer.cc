@@ -12,6 +12,8 @@
 // of the output and filled in place by whoever makes the bytes (prepare, commit); else it is copied
 // run by run into the windows (scatter). Replicas are hashed once. Slices in files that another
 // part of the job writes are hashed and not written, since the record of the tensor has all hashes.
+// A slice that its file holds turned is hashed in the order of the whole, and a band of it becomes
+// a run of each row of the file: the windows gather these.
 //
 // Rejected: a reader per rank (reads the source as many times as there are ranks); whole slices in
 // memory (as large as the tensor); hashing what was written (one more pass over the disk).
@@ -47,6 +49,7 @@ PartWriter::PartWriter(RunContext& context, std::uint32_t tensor, std::size_t pa
       const bool is_whole = target.cut.kind() == PartCut::Kind::kWhole;
       target.is_replica = !hashed.insert(is_whole ? 0 : place.first_slice).second;
     }
+    target.turned = turned_rows(plan, place, target.cut);
     n_hashers = std::max<std::size_t>(n_hashers, place.first_hash + target.cut.n_distinct());
   }
   hashers_.resize(n_hashers);
@@ -67,7 +70,7 @@ bool PartWriter::lease(std::uint64_t n_bytes) {
   lease_.reset();
   if (aligner_ || targets_.size() != 1 || n_bytes == 0 || n_bytes > kBandBytes) return false;
   const Target& target = targets_.front();
-  if (!target.file->is_here) return false;
+  if (!target.file->is_here || target.turned.is_turned()) return false;
   const PartCut::Kind kind = target.cut.kind();
   const auto n_members = static_cast<std::uint32_t>(target.file->members.size());
   const auto run = target.cut.run_at(written_, n_bytes);
@@ -173,9 +176,30 @@ void PartWriter::scatter_to(const Target& target, std::uint32_t member,
     }
     return;
   }
-  context_.writer.put(target.file->first_member + member, target.place->offset + begin, n_bytes,
-                      tensor_, fill);
+  const std::uint32_t file = target.file->first_member + member;
+  if (target.turned.is_turned()) {
+    elsewhere_.resize(n_bytes);
+    fill(elsewhere_);
+    put_turned(target, file, begin);
+  } else {
+    context_.writer.put(file, target.place->offset + begin, n_bytes, tensor_, fill);
+  }
   context_.done_bytes.fetch_add(n_bytes, std::memory_order_relaxed);
+}
+
+// Puts the bytes at hand, which begin at `begin` of a slice, where its file has them.
+void PartWriter::put_turned(const Target& target, std::uint32_t file, std::uint64_t begin) {
+  const std::uint64_t cols = target.turned.cols;
+  target.turned.for_each_run(
+      begin, begin + elsewhere_.size(), [&](std::uint64_t at, std::uint64_t n, std::uint64_t from) {
+        const auto fill = [&](std::span<std::byte> piece) {
+          for (std::byte& byte : piece) {
+            byte = elsewhere_[from];
+            from += cols;
+          }
+        };
+        context_.writer.put(file, target.place->offset + at, n, tensor_, fill);
+      });
 }
 
 std::vector<Hash128> PartWriter::finish() {

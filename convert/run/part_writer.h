@@ -71,11 +71,13 @@ class PartWriter {
     const PlannedFile* file;
     shard::PartCut cut;
     bool is_replica = false;  // of a whole, or of slices, that another place has: hashed there
+    formats::TurnedRows turned = {};
   };
 
   bool lease(std::uint64_t n_bytes);
   void scatter(std::span<const std::byte> bytes);
   void scatter_to(const Target& target, std::uint32_t member, std::span<const std::byte> bytes);
+  void put_turned(const Target& target, std::uint32_t file, std::uint64_t begin);
   void hash(TensorHasher& hasher, std::span<const std::byte> bytes);
 
   RunContext& context_;
@@ -91,7 +93,7 @@ class PartWriter {
   std::size_t leased_hasher_ = 0;
   std::span<std::byte> prepared_;
   std::vector<std::vector<shard::PartCut::Run>> runs_;  // by slice, of the bytes at hand
-  std::vector<std::byte> elsewhere_;                    // of a slice that is not written
+  std::vector<std::byte> elsewhere_;  // of a slice that is not written, or not in this order
 };
 
 }  // namespace ingot::convert

@@ -84,6 +84,12 @@ constexpr std::array kLoaders = {
            .skips_files = false,
            .broadcasts = true,
            .source = kSglangWeights},
+    Loader{.engine = Engine::kSglang,
+           .name = "rank files",
+           .option = "--load-format sharded_state",
+           .unit = LoadUnit::kOwnFiles,
+           .layout = "sglang-sharded",
+           .source = kSglangLoader},
 };
 
 }  // namespace

@@ -49,6 +49,15 @@ inline constexpr std::array kLayouts = {
            .keeps_widths = true,
            .cuts_experts_by_tp = true,
            .engine = "vllm"},
+    Layout{.id = LayoutId::kShardedState,
+           .name = "sglang-sharded",
+           .summary = "model-rank-{r}-part-0.safetensors, what SGLang 0.5.23 loads with "
+                      "--load-format sharded_state",
+           .is_sliced = true,
+           .keeps_blocks = true,
+           .keeps_widths = true,
+           .cuts_experts_by_tp = true,
+           .engine = "sglang"},
 };
 
 constexpr std::span<const Layout> layouts() {

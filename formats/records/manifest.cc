@@ -68,7 +68,10 @@ Json tensor_json(const TensorHash& tensor) {
                {"hash", tensor.hash.hex()}};
   if (tensor.slice) json["slice"] = slice_record_json(*tensor.slice);
   if (!tensor.home_file.empty()) json["home_file"] = tensor.home_file;
-  if (tensor.piece) json["piece"] = {{"of", tensor.piece->of}, {"offset", tensor.piece->offset}};
+  if (tensor.piece) {
+    json["piece"] = {{"of", tensor.piece->of}, {"offset", tensor.piece->offset}};
+    if (tensor.piece->is_turned) json["piece"]["turned"] = true;
+  }
   return json;
 }
 
@@ -89,7 +92,9 @@ std::vector<TensorHash> parse_tensors(const Json& array, std::string_view where,
       tensor.slice = parse_slice_record(*slice, fmt::format("{}: {}.slice", where, path));
     tensor.home_file = fields.optional_inner_path("home_file");
     if (const auto piece = fields.optional_child("piece")) {
-      tensor.piece = {.of = piece->text("of"), .offset = piece->number("offset")};
+      tensor.piece = {.of = piece->text("of"),
+                      .offset = piece->number("offset"),
+                      .is_turned = piece->boolean("turned", false)};
       piece->expect_no_more();
     }
     fields.expect_no_more();

@@ -79,6 +79,7 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& directory);
 struct PieceRecord {
   std::string of;            ///< the tensor of the file
   std::uint64_t offset = 0;  ///< offset in bytes, within that tensor
+  bool is_turned = false;    ///< true: that tensor has columns of its pieces as rows
 };
 
 /// One stored tensor on either side of a conversion, with the hash of its bytes.

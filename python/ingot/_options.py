@@ -269,7 +269,7 @@ class ConvertOptions(TypedDict, total=False):
     etp: ranks that cut each expert (default: --tp without --ep, else 1)
     pp: pipeline stages
     pp_layers: layers of each stage, e.g. 0-30,31-60 (default: balanced by bytes)
-    layout: hf, ranks, deepseek-mp, vllm-sharded (default: hf, or ranks when a topology is given)
+    layout: hf, ranks, deepseek-mp, vllm-sharded, sglang-sharded (default: hf, or ranks when a topology is given)
     mp: ranks of layout deepseek-mp
     tp_fit: where a cut splits a block of scales: refuse (default), retile (smaller FP8 blocks), pad (wider MLPs
         and vocabulary) or bf16

@@ -104,16 +104,20 @@ def describe(card):
             module.get_platform = lambda: described
 
 
-def meet(arguments):
-    """The groups of one rank, once in a process."""
+def meet(arguments, rank=0, n_ranks=1, meeting=None):
+    """The groups of a rank, once in a process; ranks meet in a file."""
     from sglang.srt.distributed import parallel_state
     from sglang.srt.layers.dp_attention import initialize_dp_attention
 
     if parallel_state.model_parallel_is_initialized():
         return
+    group = parallel_state.GroupCoordinator.__init__
+    of_cards = {"use_pynccl": False, "use_custom_allreduce": False, "use_mscclpp": False}
+    parallel_state.GroupCoordinator.__init__ = lambda *args, **named: group(*args, **{**named, **of_cards})
     with tempfile.TemporaryDirectory() as folder:
         parallel_state.init_distributed_environment(
-            world_size=1, rank=0, local_rank=0, backend="gloo", distributed_init_method=f"file://{folder}/meeting"
+            world_size=n_ranks, rank=rank, local_rank=rank, backend="gloo",
+            distributed_init_method=f"file://{meeting or folder + '/meeting'}",
         )
         parallel_state.initialize_model_parallel(backend="gloo")
     initialize_dp_attention(arguments)
@@ -142,8 +146,8 @@ def fuse_as_on_a_card():
     deepseek_weight_loader._is_cuda = True
 
 
-def build(options):
-    """SGLang's model with its parameters, the loader and the config of the model."""
+def publish_arguments(options, rank=0):
+    """SGLang's arguments, as its modules ask for them, and the card."""
     import torch
 
     torch.cuda.get_device_capability = lambda *args, **kwargs: CARDS[options.card]
@@ -151,12 +155,21 @@ def build(options):
     from sglang.srt.runtime_context import SpawnRanks, publish
     from sglang.srt.server_args import ServerArgs
 
+    n_ranks = getattr(options, "tp", 1)
     arguments = ServerArgs(
         model_path=str(options.model), device="cpu", dtype="bfloat16", attention_backend="torch_native", disable_cuda_graph=True,
-        skip_tokenizer_init=True, quantization=options.quantization,
-        disable_shared_experts_fusion=options.unfused,
+        skip_tokenizer_init=True, quantization=options.quantization, tp_size=n_ranks,
+        ep_size=n_ranks if getattr(options, "ep", False) else 1, disable_shared_experts_fusion=options.unfused,
     )
-    publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=0, gpu_id=0))
+    publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=rank, gpu_id=rank))
+    return arguments
+
+
+def build(options):
+    """SGLang's model with its parameters, the loader and the config of the model."""
+    import torch
+
+    arguments = publish_arguments(options)
     from sglang.srt.configs.load_config import LoadConfig
     from sglang.srt.configs.model_config import ModelConfig
     from sglang.srt.layers.moe import initialize_moe_config

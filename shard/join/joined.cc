@@ -29,6 +29,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/scratch.h"
+#include "formats/places/turned.h"
 
 namespace ingot::shard {
 
@@ -116,13 +117,24 @@ class JoinedBytes::Reading {
       if (first == nullptr) {
         INGOT_CHECK(!kind_of(piece).record.is_zeroed);
         first = &piece;
-        source_.files_.read_file(piece.file, piece.offset + *own, out);
+        read_piece(piece, *own, out);
         if (!source_.compare_replicas_) return;
       } else {
         compare(*first, piece, *own, out);
       }
     }
     INGOT_CHECK(first != nullptr);
+  }
+
+  void read_piece(const JoinedPiece& piece, std::uint64_t offset, std::span<std::byte> out) const {
+    if (piece.stride == 0) return source_.files_.read_file(piece.file, piece.offset + offset, out);
+    const formats::Shape& shape = kind_of(piece).cut.slice_shape();
+    formats::TurnedRows{.rows = shape.at(0), .cols = shape.at(1), .stride = piece.stride}
+        .nest()
+        .gather(offset, out,
+                [&](std::uint32_t /*piece*/, std::uint64_t at, std::span<std::byte> run) {
+                  source_.files_.read_file(piece.file, piece.offset + at, run);
+                });
   }
 
   // The place of a byte in a piece; nullopt when the piece lacks the expert.
@@ -143,7 +155,7 @@ class JoinedBytes::Reading {
     const bool is_zeroed = kind_of(piece).record.is_zeroed;
     while (!expected.empty()) {
       const auto bytes = other_.take(std::min<std::uint64_t>(kCompareBytes, expected.size()));
-      source_.files_.read_file(piece.file, piece.offset + offset, bytes);
+      read_piece(piece, offset, bytes);
       const auto wanted = expected.first(bytes.size());
       const auto at = is_zeroed ? std::find_if(bytes.begin(), bytes.end(),
                                                [](std::byte byte) { return byte != std::byte{0}; })

@@ -19,6 +19,7 @@ struct JoinedPiece {
   std::uint32_t kind = 0;    ///< index into JoinedSlices::kinds
   std::uint32_t home = 0;    ///< index into JoinedSlices::homes
   std::uint64_t offset = 0;  ///< absolute, in that file
+  std::uint64_t stride = 0;  ///< TurnedRows::stride
 };
 
 /// A whole: pieces that make it up, replicas included.

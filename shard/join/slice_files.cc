@@ -212,7 +212,8 @@ class Placing {
                         .kind = kind_of(stored, recorded.slice),
                         .file = open.index,
                         .offset = stored.offset,
-                        .home_file = std::string(recorded.home_file)});
+                        .home_file = std::string(recorded.home_file),
+                        .stride = recorded.is_turned ? open.stored[*at].shape[1] : 0});
     } catch (const Error& error) {
       return report(open, recorded.name, error);
     }
@@ -263,14 +264,25 @@ class Placing {
     faults_.add(error.in_file(join_.file(open.index).facts.name).in_tensor(tensor));
   }
 
+  // True if rows of this shape, columns of the tensor, can begin at this byte of its first row.
+  static bool is_turned_in(const StoredTensor& stored, const formats::Shape& rows,
+                           std::uint64_t offset) {
+    return stored.shape.size() == 2 && rows.size() == 2 && formats::dtype_bits(stored.dtype) == 8 &&
+           rows[1] == stored.shape[0] && offset <= stored.shape[1] &&
+           rows[0] <= stored.shape[1] - offset;
+  }
+
   // The stretch as a stored tensor of its own.
   static StoredTensor piece_of(const StoredTensor& stored, const RecordedSlice& recorded) {
     StoredTensor piece = stored;
     piece.name = recorded.name;
     piece.shape = recorded.piece_shape;
     const auto n_bytes = formats::byte_count(stored.dtype, piece.shape);
-    if (!n_bytes || *n_bytes > stored.n_bytes ||
-        recorded.piece_offset > stored.n_bytes - *n_bytes) {
+    const bool is_here =
+        n_bytes && *n_bytes <= stored.n_bytes &&
+        (recorded.is_turned ? is_turned_in(stored, piece.shape, recorded.piece_offset)
+                            : recorded.piece_offset <= stored.n_bytes - *n_bytes);
+    if (!is_here) {
       throw Error(
           ErrorCode::kMismatch,
           "is no stretch of '{}' as it is here (changed since it was written: run ingot check)",
@@ -339,6 +351,7 @@ void read_recorded_slices(const std::filesystem::path& records, const Hash128& e
         const formats::JsonFields piece(joined, where, "piece");
         recorded.piece_of = piece.text("of");
         recorded.piece_offset = piece.number("offset");
+        recorded.is_turned = piece.boolean("turned", false);
         Json shape = {{"shape", nullptr}};
         if (!entry.shape.empty()) shape["shape"] = formats::parse_json(entry.shape, where);
         recorded.piece_shape = formats::JsonFields(shape, where).numbers("shape");

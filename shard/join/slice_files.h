@@ -28,6 +28,7 @@ struct RecordedSlice {
   std::string piece_of;
   std::uint64_t piece_offset = 0;
   formats::Shape piece_shape;
+  bool is_turned = false;  ///< the stored tensor has columns of its pieces as rows
 };
 
 /// Reads the per-tensor records of one directory as a stream, so that memory does not grow with

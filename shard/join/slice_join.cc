@@ -175,7 +175,8 @@ void SliceJoin::add(std::span<const FoundSlice> found) {
     wholes_[whole_index(slice.name)].pieces.push_back({.file = slice.file,
                                                        .kind = slice.kind,
                                                        .home = home_index(slice.home_file),
-                                                       .offset = slice.offset});
+                                                       .offset = slice.offset,
+                                                       .stride = slice.stride});
   }
 }
 

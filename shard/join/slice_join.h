@@ -23,6 +23,7 @@ struct FoundSlice {
   std::uint32_t file = 0;
   std::uint64_t offset = 0;  ///< absolute, in that file
   std::string home_file;     ///< weights file in the unsliced checkpoint; may be empty
+  std::uint64_t stride = 0;  ///< JoinedPiece::stride
 };
 
 /// The joined slices of a model.

@@ -1,9 +1,6 @@
 #include "check/check.h"
-#include "formats/base/hash.h"
 #include "formats/json/json.h"
-#include "synth/synth.h"
-#include "tests/convert/slicing/sliced.h"
-#include "tests/support/bytes.h"
+#include "tests/convert/slicing/state_files.h"
 #include "tests/support/test.h"
 
 // Layout vllm-sharded, against the state dicts that vLLM's own loader made of the unsliced
@@ -16,47 +13,6 @@ using formats::Json;
 
 namespace fs = std::filesystem;
 
-/// The state of one rank: key to "F8_E4M3 [256, 256] <the first 16 digits of SHA-256>".
-using State = std::map<std::string, std::string>;
-
-/// The family, with embedding and head in each MTP layer: vLLM's draft model has its own.
-const formats::Family* with_whole_mtp_layers(const std::string& name) {
-  static std::map<std::string, formats::Family> families;
-  const auto [entry, is_new] = families.try_emplace(name, *formats::find_family(name));
-  if (is_new) {
-    entry->second.rules =
-        formats::add_family(fmt::format("family: whole_mtp\nlike: {}\nchange:\n- {{roles: "
-                                        "[mtp-embedding, mtp-head], present: required}}\n",
-                                        name),
-                            "whole_mtp.yaml")
-            .rules;
-  }
-  return &entry->second;
-}
-
-/// The input of `scripts/engines/sharded_state.py fixture`.
-fs::path model_of(const std::string& family, bool fp8, std::uint32_t mtp_layers = 0) {
-  static const TempDir directory;
-  const fs::path path =
-      directory / fmt::format("{}-{}-{}", family, fp8 ? "fp8" : "bf16", mtp_layers);
-  if (fs::exists(path)) return path;
-  formats::write_synthetic_checkpoint(
-      path,
-      {.family = mtp_layers == 0 ? formats::find_family(family) : with_whole_mtp_layers(family),
-       .size = formats::SynthSize::kTiny,
-       .layers = 2,
-       .dense_layers = 1,
-       .mtp_layers = mtp_layers,
-       .experts = 4,
-       .hidden = 256,
-       .moe_intermediate = 512,
-       .intermediate = 512,
-       .vocab = 500,
-       .heads = 32,
-       .fp8 = fp8,
-       .seed = 1});
-  return path;
-}
 fs::path fp8_model() {
   return model_of("deepseek_v3", true);
 }
@@ -66,36 +22,6 @@ Conversion to_ranks(const fs::path& from, const fs::path& to, std::uint32_t tp) 
   conversion.plan.layout = formats::find_layout("vllm-sharded");
   conversion.plan.slicing.topology = shard::make_topology(tp, 1, std::nullopt, 1);
   return conversion;
-}
-
-State golden(const std::string& job, std::uint32_t rank) {
-  static const std::map<std::string, std::string> kDtypes = {
-      {"bfloat16", "BF16"}, {"float32", "F32"}, {"float8_e4m3fn", "F8_E4M3"},
-      {"int8", "I8"},       {"int32", "I32"},   {"int64", "I64"}};
-  const Json ranks = formats::read_json_file(
-      fmt::format("{}/tests/golden/vllm_sharded/{}.json", INGOT_SOURCE_DIR, job), 1 << 20);
-  State state;
-  for (const auto& [key, text] : ranks.at(rank).items()) {
-    const std::string facts = text.get<std::string>();
-    const std::size_t space = facts.find(' ');
-    state[key] = kDtypes.at(facts.substr(0, space)) + facts.substr(space);
-  }
-  return state;
-}
-
-State written(const fs::path& file) {
-  OutputTensors tensors;
-  add_file(file, tensors);
-  State state;
-  for (const auto& [key, tensor] : tensors) {
-    state[key] = fmt::format("{} {} {}", formats::dtype_name(tensor.dtype),
-                             formats::shape_text(tensor.shape), sha256(tensor.bytes).substr(0, 16));
-  }
-  return state;
-}
-
-fs::path rank_file(const fs::path& directory, std::uint32_t rank) {
-  return directory / fmt::format("model-rank-{}-part-0.safetensors", rank);
 }
 
 class VllmLayout : public ::testing::Test {
@@ -147,11 +73,12 @@ TEST_P(VllmLayoutOf, IsTheStateDictOfVllmKeyByKey) {
                                          : fmt::format("model-pp-{}-tp-{}-part-0.safetensors",
                                                        rank / job.tp, rank % job.tp);
     const fs::path file = directory_ / "out" / name;
-    EXPECT_EQ(first_difference(written(file), golden(job.name, rank)), "") << rank;
+    EXPECT_EQ(first_difference(written(file), golden_state("vllm_sharded", job.name, rank)), "")
+        << rank;
     if (job.mtp_layers == 0) continue;
-    EXPECT_EQ(
-        first_difference(written(directory_ / "out/mtp" / name), golden(job.name + "-mtp", rank)),
-        "")
+    EXPECT_EQ(first_difference(written(directory_ / "out/mtp" / name),
+                               golden_state("vllm_sharded", job.name + "-mtp", rank)),
+              "")
         << rank;
   }
 }

@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""Shows by SGLang itself that rank files of layout sglang-sharded are what a rank loads.
+
+    sglang_state.py compare WHOLE SHARDED [--tp N] [--ep] [--quantization NAME] [--unfused]
+    sglang_state.py fixture MODEL OUT.json [--tp N] [--ep] [--quantization NAME] [--unfused]
+
+`compare` loads the unsliced directory with SGLang's default loader, and the sliced one with its loader
+of sharded_state, on every rank (one process each). It fails where a key of the state dict, a dtype, a
+shape or a byte differs, or what is made of latent attention for decoding; and where the loader of
+sharded_state warns. Both loaders process the weights: the default one after it has loaded them, the
+other one before. `fixture` writes the state dicts of the unsliced directory in the form that the tests
+of ingot read.
+
+As in sglang_loads.py, modules of kernels are replaced, and a card is described to those that ask for
+one. The processing of weights is that of CUDA (PROCESSORS).
+"""
+
+import argparse
+import hashlib
+import json
+import multiprocessing
+import os
+import pathlib
+import queue
+import sys
+import tempfile
+import traceback
+
+import sglang_loads
+
+# What a module of layers or models was told of the processor as it was imported.
+PROCESSORS = {"_is_cuda": True, "_is_cpu": False, "_is_cpu_amx_available": False, "_is_cpu_arm64": False}
+PROCESSING = tuple(
+    "sglang.srt.layers." + name for name in ("quantization", "linear", "moe", "attention.dsa.dsa_indexer")
+)
+# Attention keeps these for decoding; they are no keys of the state dict.
+OF_ATTENTION = ("w_kc", "w_vc", "w_scale", "w_scale_k", "w_scale_v")
+
+
+def process_as_on_a_card():
+    """Has the processing of weights take the processor for a card."""
+    for name, module in list(sys.modules.items()):
+        if not name.startswith(PROCESSING):
+            continue
+        if hasattr(module, "resolve_num_sms"):
+            module.resolve_num_sms = lambda *args: 132
+        for key, value in PROCESSORS.items():
+            if hasattr(module, key):
+                setattr(module, key, value)
+
+
+def facts_of(tensor):
+    data = sglang_loads.bytes_of(tensor.detach())
+    return {
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "shape": list(tensor.shape),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "filled": len(data) > 0 and data.strip(b"\x7f") == b"",
+    }
+
+
+def fill(model):
+    """A pattern in every byte, which no loaded tensor has throughout."""
+    import torch
+
+    for tensor in model.state_dict().values():
+        if tensor.dim() == 0 or tensor.is_floating_point() and bool((tensor.data.float() == 1).all()):
+            continue  # scales of caches and of inputs, which are judged by what they were made with
+        tensor.data.view(torch.uint8).fill_(0x7F)
+
+
+def state_of_rank(rank, options, meeting):
+    import torch
+
+    torch.set_num_threads(1)
+    arguments = sglang_loads.publish_arguments(options, rank)
+    from sglang.srt.configs.device_config import DeviceConfig
+    from sglang.srt.configs.load_config import LoadConfig
+    from sglang.srt.configs.model_config import ModelConfig
+    from sglang.srt.layers.moe import initialize_moe_config
+    from sglang.srt.model_loader import loader as loaders
+
+    initialize_moe_config()
+    sglang_loads.meet(arguments, rank, options.tp, meeting)
+    config = ModelConfig(model_path=str(options.model), dtype="bfloat16", quantization=options.quantization)
+    sglang_loads.describe(options.card)
+    process_as_on_a_card()
+    load_config = LoadConfig(load_format="sharded_state" if options.sharded else "auto")
+    loader = loaders.get_model_loader(load_config=load_config, model_config=config)
+    warnings = []
+    loaders.logger.warning = lambda text, *args: warnings.append(text % args)
+    initialize = loaders._initialize_model
+
+    def initialize_and_fill(*args, **kwargs):
+        model = initialize(*args, **kwargs)
+        fill(model)
+        return model
+
+    loaders._initialize_model = initialize_and_fill
+    model = loader.load_model(model_config=config, device_config=DeviceConfig("cpu"))
+    if options.sharded and warnings:
+        raise RuntimeError("; ".join(warnings[:8]))
+    state = {name: facts_of(tensor) for name, tensor in loaders.ShardedStateLoader._filter_subtensors(model.state_dict()).items()}
+    for name, module in model.named_modules():
+        for key in OF_ATTENTION:
+            value = getattr(module, key, None)
+            if isinstance(value, torch.Tensor) and f"{name}.{key}" not in state:
+                state[f"{name}.{key} (kept)"] = facts_of(value)
+    return state
+
+
+def load_rank(rank, options, meeting, results):
+    try:
+        results.put((rank, state_of_rank(rank, options, meeting)))
+    except BaseException as error:  # the parent reports it
+        traceback.print_exc()
+        results.put((rank, f"{type(error).__name__}: {error}"))
+    results.close()
+    results.join_thread()
+    os._exit(0)  # threads of SGLang do not end by themselves
+
+
+def states(options):
+    """The state dict of each rank: {key: facts}."""
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = lambda rank: (rank, options, folder + "/meeting", results)
+        ranks = [context.Process(target=load_rank, args=arguments(rank)) for rank in range(options.tp)]
+        for process in ranks:
+            process.start()
+        found = {}
+        try:
+            while len(found) < options.tp:
+                found.update([results.get(timeout=options.timeout)])
+        except queue.Empty:
+            found = {rank: f"no answer in {options.timeout} s" for rank in range(options.tp)} | found
+        for process in ranks:
+            process.kill() if isinstance(found.get(ranks.index(process)), str) else process.join(10)
+    failures = [f"rank {rank}: {state}" for rank, state in sorted(found.items()) if isinstance(state, str)]
+    if failures:
+        sys.exit("\n".join(failures))
+    return [found[rank] for rank in sorted(found)]
+
+
+def compare(whole, sharded):
+    faults = []
+    for rank, (a, b) in enumerate(zip(whole, sharded, strict=True)):
+        for name in sorted(a.keys() | b.keys()):
+            if name not in a or name not in b:
+                faults.append(f"rank {rank}: {name} is only {'there' if name in a else 'in the rank files'}")
+            elif b[name]["filled"]:
+                faults.append(f"rank {rank}: {name} was not filled from the rank files")
+            elif a[name] != b[name]:
+                what = [key for key in a[name] if a[name][key] != b[name][key]]
+                faults.append(f"rank {rank}: {name} differs in {', '.join(what)}: {a[name]} {b[name]}")
+    return faults
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", choices=["compare", "fixture"])
+    parser.add_argument("model", type=pathlib.Path)
+    parser.add_argument("second", type=pathlib.Path, help="rank files to compare with, or where to write")
+    parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--ep", action="store_true")
+    parser.add_argument("--card", choices=sglang_loads.CARDS, default="hopper")
+    parser.add_argument("--quantization")
+    parser.add_argument("--unfused", action="store_true", help="with --disable-shared-experts-fusion")
+    parser.add_argument("--timeout", type=int, default=300)
+    options = parser.parse_args()
+    options.sharded, options.mtp, options.own = False, False, ()
+    sglang_loads.prepare()
+    whole = states(options)
+    if options.task == "fixture":
+        text = lambda f: f"{f['dtype']} {f['shape']} {f['sha256'][:16]}"
+        found = [{name: text(facts) for name, facts in sorted(state.items()) if "(kept)" not in name} for state in whole]
+        options.second.write_text(json.dumps(found, indent=1) + "\n")
+        return
+    options.model, options.sharded = options.second, True
+    sharded = states(options)
+    faults = compare(whole, sharded)
+    print("\n".join(faults[:40]))
+    print(f"{sum(len(state) for state in sharded)} keys on {len(sharded)} ranks, {len(faults)} differ")
+    sys.exit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    main()
