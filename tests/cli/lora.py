@@ -154,6 +154,21 @@ def scaled(temp):
     same_output(temp, "scale", "dense", golden / "dense" / "plain", tensors_of(temp / "twice"), "--lora-scale", "2")
 
 
+def cut_and_from_a_recipe(temp):
+    """Slices of ranks give the whole output again; a recipe names the adapter by a path from its own folder."""
+    base, wanted = golden / "dense" / "base", tensors_of(temp / "dense-plain")
+    run("convert", base, temp / "ranks", "--rule", "*=f32", "--lora", golden / "dense" / "plain", "--tp", "2")
+    run("merge", temp / "ranks", temp / "merged")
+    assert {key: own.data for key, own in tensors_of(temp / "merged").items()} == {
+        key: own.data for key, own in wanted.items()}
+    os.makedirs(temp / "recipes")
+    path = os.path.relpath((golden / "dense" / "plain").resolve(), (temp / "recipes").resolve())
+    (temp / "recipes" / "r.yaml").write_text(f"lora: {path}\nrules: [{{match: '*', scheme: f32}}]\n")
+    run("convert", base, temp / "by-recipe", "--recipe", temp / "recipes" / "r.yaml")
+    assert {key: own.data for key, own in tensors_of(temp / "by-recipe").items()} == {
+        key: own.data for key, own in wanted.items()}
+
+
 def int4_codes(words):
     codes = (words[:, :, None] >> (4 * np.arange(8, dtype=np.uint32))) & 15
     return codes.reshape(len(words), -1).astype(np.int64) - 8
@@ -211,6 +226,13 @@ def kimi(temp):
     assert len(manifest["recipe"]["choices"]["lora"][0]["hash"]) == 32, manifest["recipe"]
     report = json.loads(run("convert", source, temp / "kimi-json", "--search", "amax", "--lora", folder, "--json"))
     assert len(report["changes"]["tensors"]) == len(names), report["changes"]
+
+    # Verification sees the source as the adapter makes it, and refuses to compare without it.
+    run("verify", source, out, "--lora", folder)
+    run("verify", source, out, fails="--lora")
+    other = adapter(temp / "a-other", {"r": rank, "lora_alpha": 2 * alpha}, tensors)
+    run("verify", source, out, "--lora", other, fails="not what its ingot.json records")
+    run("convert", source, temp / "judged", "--lora", folder, "--to", "nvfp4", "--verify", "weights")
 
     # Wider, with the tensors that loaders fuse.
     run("convert", source, temp / "wide", "--lora", folder, "--keep-touched", "bf16")
@@ -281,5 +303,6 @@ with tempfile.TemporaryDirectory() as folder:
     merges_of_peft(temp)
     forms_of_other_programs(temp)
     scaled(temp)
+    cut_and_from_a_recipe(temp)
     kimi(temp)
     hostile(temp)

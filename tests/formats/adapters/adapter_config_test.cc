@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "tests/support/test.h"
 
 namespace ingot::formats {
@@ -30,14 +32,16 @@ TEST(AdapterConfig, RankStabilizedScaleDividesByTheRoot) {
 }
 
 TEST(AdapterConfig, RefusesWhatAddsOtherwise) {
-  const std::pair<const char*, const char*> refused[] = {
-      {R"({"peft_type": "IA3"})", "IA3"},
-      {R"({"use_qalora": true})", "use_qalora"},
-      {R"({"layer_replication": [[0, 2]]})", "layer_replication"},
-      {R"({"init_lora_weights": "of_next_year"})", "init_lora_weights"},
-      {R"({"key_of_next_year": {"a": 1}})", "key_of_next_year"}};
-  for (const auto& [text, words] : refused)
-    expect_error(ErrorCode::kUnsupported, words, [&] { parse_adapter_config(text, kWhere); });
+  const struct {
+    const char *text, *words;
+  } refused[] = {{R"({"peft_type": "IA3"})", "IA3"},
+                 {R"({"use_qalora": true})", "use_qalora"},
+                 {R"({"layer_replication": [[0, 2]]})", "layer_replication"},
+                 {R"({"init_lora_weights": "of_next_year"})", "init_lora_weights"},
+                 {R"({"key_of_next_year": {"a": 1}})", "key_of_next_year"}};
+  for (const auto& row : refused)
+    expect_error(ErrorCode::kUnsupported, row.words,
+                 [&] { parse_adapter_config(row.text, kWhere); });
   for (const char* text : {R"({"use_qalora": false, "arrow_config": null, "key_of_next_year": {}})",
                            R"({"init_lora_weights": "gaussian", "modules_to_save": ["norm"]})"})
     EXPECT_TRUE(parse_adapter_config(text, kWhere).residual_of.empty());

@@ -16,8 +16,8 @@ std::vector<float> gaussian(std::size_t n, std::mt19937& random) {
 
 TEST(LowRank, EveryTargetGivesTheBitsOfTheTwin) {
   std::mt19937 random(7);
-  for (const std::size_t n : {1, 2, 3, 7, 8, 9, 31, 100}) {
-    for (const std::size_t rank : {0, 1, 2, 16, 33}) {
+  for (const std::size_t n : {1U, 2U, 3U, 7U, 8U, 9U, 31U, 100U}) {
+    for (const std::size_t rank : {0U, 1U, 2U, 16U, 33U}) {
       for (std::size_t n_rows = 1; n_rows <= kLowRankRows; ++n_rows) {
         const std::vector<float> left = gaussian(kLowRankRows * rank + 1, random);
         const std::vector<float> right = gaussian((n + 3) * rank + 1, random);
