@@ -1,7 +1,6 @@
 #include "library/conversion.h"
 
 #include <algorithm>
-#include <bit>
 #include <map>
 #include <utility>
 
@@ -148,16 +147,7 @@ ConversionRequest read_target(const ConvertOptions& options) {
   } else {
     request.recipe = make_recipe(options.target);
   }
-  if (!options.max_shard_size.empty())
-    request.plan.shards.max_shard_bytes = parse_size(options.max_shard_size, "--max-shard-size");
-  request.plan.shards.align = options.align.value_or(0);
-  if (options.align && (!std::has_single_bit(*options.align) || *options.align < 8)) {
-    throw Error(ErrorCode::kInvalidArgument, "--align {} is no power of two from 8 on",
-                *options.align);
-  }
-  request.plan.shards.n_files = options.n_files;
-  if (options.order == convert::kTensorOrders[1])
-    request.plan.shards.order = convert::TensorOrder::kName;
+  request.plan.shards = file_policy(options.files);
   read_slicing(options.slicing, request.plan);
   if (!options.part.empty() && options.part != kJoin)
     request.plan.part = convert::parse_job_part(options.part);
@@ -311,28 +301,8 @@ void declare_target(FlagTable& table, ConvertOptions& options) {
            "and jobs with"),
        choice(options.target, "--base-model",
               "ORG/NAME of the source on the hub, for the model card (default: its name in the "
-              "hub's cache, else that of its own card)"),
-       {"--max-shard-size",
-        &options.max_shard_size,
-        "re-shard into files of at most this size (default: keep the source's files and their "
-        "contents)",
-        {.kind = ValueKind::kSize}},
-       {"--files",
-        &options.n_files,
-        "re-shard into so many files of even size, or the next multiple of them with files below 5 "
-        "GB: layers in order, MTP layers and towers in files of their own behind them (readers "
-        "that share files out want a multiple of the ranks)",
-        {.is_positive = true, .excludes = {"--max-shard-size", "--align"}, .value_name = "N"}},
-       {"--order",
-        &options.order,
-        "order of the tensors in a file: dtype (default), or name, in which the default loaders of "
-        "vLLM and SGLang read; data then begin at a multiple of 16",
-        {.choices = {convert::kTensorOrders.begin(), convert::kTensorOrders.end()},
-         .excludes = {"--align"}}},
-       {"--align", &options.align,
-        "tensors whose size is a multiple of so many bytes begin at one, a weight and its scales "
-        "are neighbours, and files are even (of at most 5 GB unless --max-shard-size is given): "
-        "4096 for loaders that read past the page cache"}});
+              "hub's cache, else that of its own card)")});
+  declare_files(table, options.files, "keep the source's files and their contents");
   declare_slicing(table, options.slicing);
 }
 

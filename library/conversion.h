@@ -35,9 +35,8 @@ struct GateOptions {
 
 /// Options of a conversion, as given.
 struct ConvertOptions {
-  std::string input, family, max_shard_size, part;
-  std::optional<std::uint32_t> align, n_files;
-  std::string order;
+  std::string input, family, part;
+  FileFlags files;
   std::optional<double> bits;  ///< --bits
   TargetFlags target;
   bool accept_family = false;   ///< --accept-family

@@ -8,6 +8,7 @@
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/files/hub_cache.h"
 #include "library/options/flag_table.h"
+#include "library/options/target_flags.h"
 #include "shard/join/source.h"
 
 namespace ingot::cli {
@@ -15,7 +16,8 @@ namespace ingot::cli {
 namespace {
 
 struct MergeFlags {
-  std::string input, config, family, max_shard_size;
+  std::string input, config, family;
+  FileFlags files;
   JobFlags job;
 };
 
@@ -40,8 +42,7 @@ int run_merge(MergeFlags& flags) {
                                        .compare_replicas = !flags.job.dry_run,
                                        .config = flags.config});
   convert::PlanOptions options;
-  if (!flags.max_shard_size.empty())
-    options.shards.max_shard_bytes = parse_size(flags.max_shard_size, "--max-shard-size");
+  options.shards = file_policy(flags.files);
   const convert::Plan plan = convert::plan_conversion(source, std::move(recipe), options);
   return run_job(flags.job, "merging", plan);
 }
@@ -59,12 +60,7 @@ std::function<int()> declare_merge(FlagTable& table) {
             {{"--config", &flags->config, kConfigHelp, {.kind = ValueKind::kFile}},
              family_flag(&flags->family, "model family instead of config.json's"),
              family_file_flag(&flags->family)});
-  table.add(FlagGroup::kTarget,
-            {{"--max-shard-size",
-              &flags->max_shard_size,
-              "re-shard into files of at most this size (default: the files that the unsliced "
-              "checkpoint had, else 5GB)",
-              {.kind = ValueKind::kSize}}});
+  declare_files(table, flags->files, "the files that the unsliced checkpoint had, else 5GB");
   declare_job(table, flags->job);
   table.footer =
       "Examples:\n"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <filesystem>
 #include <iterator>
 #include <memory>
@@ -318,6 +319,42 @@ shard::Topology native_topology(const SlicingFlags& flags) {
 }
 
 }  // namespace
+
+void declare_files(FlagTable& table, FileFlags& flags, std::string_view kept) {
+  table.add(
+      FlagGroup::kTarget,
+      {{"--max-shard-size",
+        &flags.max_shard_size,
+        fmt::format("re-shard into files of at most this size (default: {})", kept),
+        {.kind = ValueKind::kSize}},
+       {"--files",
+        &flags.n_files,
+        "re-shard into so many files of even size, or the next multiple of them with files below 5 "
+        "GB: layers in order, MTP layers and towers in files of their own behind them (readers "
+        "that share files out want a multiple of the ranks)",
+        {.is_positive = true, .excludes = {"--max-shard-size", "--align"}, .value_name = "N"}},
+       {"--order",
+        &flags.order,
+        "order of the tensors in a file: dtype (default), or name, in which the default loaders of "
+        "vLLM and SGLang read; data then begin at a multiple of 16",
+        {.choices = {convert::kTensorOrders.begin(), convert::kTensorOrders.end()},
+         .excludes = {"--align"}}},
+       {"--align", &flags.align,
+        "tensors whose size is a multiple of so many bytes begin at one, a weight and its scales "
+        "are neighbours, and files are even (of at most 5 GB unless --max-shard-size is given): "
+        "4096 for loaders that read past the page cache"}});
+}
+
+convert::ShardPolicy file_policy(const FileFlags& flags) {
+  convert::ShardPolicy policy{.n_files = flags.n_files, .align = flags.align.value_or(0)};
+  if (!flags.max_shard_size.empty())
+    policy.max_shard_bytes = parse_size(flags.max_shard_size, "--max-shard-size");
+  if (flags.align && (!std::has_single_bit(*flags.align) || *flags.align < 8))
+    throw Error(ErrorCode::kInvalidArgument, "--align {} is no power of two from 8 on",
+                *flags.align);
+  if (flags.order == convert::kTensorOrders[1]) policy.order = convert::TensorOrder::kName;
+  return policy;
+}
 
 void declare_slicing(FlagTable& table, SlicingFlags& flags) {
   const auto is_sliced = [&flags] { return layout_of(flags)->is_sliced; };

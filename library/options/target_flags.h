@@ -43,6 +43,17 @@ void open_scales_from(const TargetFlags& flags, const std::string& family, std::
 /// which is seen as it was opened.
 void require_own_statistics(const convert::Choices& choices, const formats::Checkpoint& source);
 
+/// The flags that decide the files of an output and the order in them, as given.
+struct FileFlags {
+  std::string max_shard_size, order;
+  std::optional<std::uint32_t> n_files, align;
+};
+
+/// `kept`: the files of an output without --max-shard-size.
+void declare_files(FlagTable& table, FileFlags& flags, std::string_view kept);
+/// Throws kInvalidArgument for a size that is none.
+convert::ShardPolicy file_policy(const FileFlags& flags);
+
 /// The flags --layout, --tp and their kin, as given.
 struct SlicingFlags {
   std::string layout, expert_map, stages;

@@ -395,6 +395,14 @@ class MergeOptions(TypedDict, total=False):
     family_file: a file that describes the model's family (docs/families.md)
     max_shard_size: re-shard into files of at most this size (default: the files that the unsliced checkpoint
         had, else 5GB)
+    files: re-shard into so many files of even size, or the next multiple of them with files below 5 GB: layers
+        in order, MTP layers and towers in files of their own behind them (readers that share files out want a
+        multiple of the ranks)
+    order: order of the tensors in a file: dtype (default), or name, in which the default loaders of vLLM and
+        SGLang read; data then begin at a multiple of 16
+    align: tensors whose size is a multiple of so many bytes begin at one, a weight and its scales are
+        neighbours, and files are even (of at most 5 GB unless --max-shard-size is given): 4096 for loaders that
+        read past the page cache
     dry_run: print the plan and write nothing; refuses what a run would
     resume: continue a stopped conversion
     force: replace the checkpoint that is in the output
@@ -414,6 +422,9 @@ class MergeOptions(TypedDict, total=False):
     family: str | int | float
     family_file: Path
     max_shard_size: Size
+    files: int
+    order: Literal["dtype", "name"]
+    align: int
     dry_run: bool
     resume: bool
     force: bool

@@ -93,6 +93,12 @@ laid_out name "$work/ranks" >/dev/null
 expect 0 "" "$ingot" merge "$work/ranks" "$work/whole"
 laid_out any "$work/whole" | sort >"$work/b"
 cmp -s "$work/a" "$work/b" || fail "ranks and merge"
+expect 0 "" "$ingot" merge "$work/ranks" "$work/dealt" --files 2 --order name
+expect 0 "" "$ingot" convert "$work/whole" "$work/dealt-again" --files 2 --order name
+for file in "$work"/dealt/*.safetensors; do
+  cmp -s "$file" "$work/dealt-again/${file##*/}" || fail "merge with --files and --order: ${file##*/}"
+done
+expect 2 "excludes" "$ingot" merge "$work/ranks" "$work/none" --files 2 --max-shard-size 1MB
 
 # The order is one of a job's settings.
 expect 0 "" "$ingot" convert "$example" "$work/parts" --to bf16 --order name --files 2 --part 0/2
