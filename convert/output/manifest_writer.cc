@@ -10,12 +10,12 @@
 #include "convert/plan/passes.h"
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"
-#include "formats/base/stop_scope.h"
 #include "formats/config/native_config.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/dialect/dialect_words.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
+#include "formats/signed/file_digests.h"
 
 namespace ingot::convert {
 
@@ -24,8 +24,6 @@ using formats::ManifestFile;
 using formats::TensorRecord;
 
 namespace {
-
-constexpr std::size_t kHashBytes = std::size_t{1} << 20;
 
 Hash128 text_hash(const std::string& text) {
   TensorHasher hasher;
@@ -38,21 +36,6 @@ ManifestFile write_derived(StagedFiles& staged, const std::string& folder, std::
                            const std::string& text, Durable durable = Durable::kNow) {
   write_text_file(staged.make(folder + name), text, durable);
   return {.name = std::move(name), .n_bytes = text.size(), .hash = text_hash(text), .sha256 = {}};
-}
-
-std::string sha256_of(const std::filesystem::path& path) {
-  const Fd file = Fd::open_for_reading(path);
-  const std::uint64_t size = file.size();
-  std::vector<std::byte> buffer(kHashBytes);
-  Sha256 sha;
-  for (std::uint64_t done = 0; done < size;) {
-    StopScope::check();
-    const auto piece = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - done));
-    file.read_exact(piece, done);
-    sha.update(piece);
-    done += piece.size();
-  }
-  return sha.finish_hex();
 }
 
 // The checkpoints that gave the tensors, with their names on the hub and their licences.
@@ -151,7 +134,8 @@ std::vector<ManifestFile> weights_files(const Plan& plan, const StagedFiles& sta
               plan.has_rank_directories() ? std::filesystem::path(path).filename().string() : path,
           .n_bytes = file.n_bytes,
           .hash = formats::weights_file_hash(std::as_bytes(std::span(header)), tensors),
-          .sha256 = options.sha256 ? sha256_of(staged.directory() / path) : std::string()};
+          .sha256 =
+              options.sha256 ? formats::sha256_of_file(staged.directory() / path) : std::string()};
     }
   });
   return files;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/words.h"
+#include "formats/text/base64.h"
 #include "inference/tokenizer/bpe.h"
 #include "inference/tokenizer/characters.h"
 #include "inference/tokenizer/component.h"
@@ -41,20 +43,10 @@ constexpr std::size_t kLongestLine = 4096;  // published files have lines below 
   throw Error(ErrorCode::kCorrupt, "line {} {}", line, fault);
 }
 
-std::string base64_bytes(std::string_view text, std::size_t line) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  const std::string_view digits = text.substr(0, text.find_last_not_of('=') + 1);
-  if (digits.empty() || text.size() % 4 != 0 || text.size() > kLongestLine ||
-      text.size() - digits.size() > 2 || digits.find_first_not_of(kDigits) != digits.npos)
-    refuse_line(line, "does not begin with a token in base64");
-  std::string bytes;
-  std::size_t bits = 0;
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    bits = bits << 6 | kDigits.find(digits[i]);
-    if (i % 4 != 0) bytes += static_cast<char>(bits >> (6 - 2 * (i % 4)) & 0xff);
-  }
-  return bytes;
+std::string token_bytes(std::string_view text, std::size_t line) {
+  auto bytes = text.size() > kLongestLine ? std::nullopt : base64_bytes(text);
+  if (!bytes) refuse_line(line, "does not begin with a token in base64");
+  return *std::move(bytes);
 }
 
 Json vocabulary(std::string_view file) {
@@ -71,7 +63,7 @@ Json vocabulary(std::string_view file) {
         number_from<std::uint64_t>(without_white_space(line.substr(space), true, true));
     if (!rank) refuse_line(n_lines, "is without a rank");
     std::string token;
-    append_byte_characters(base64_bytes(line.substr(0, space), n_lines), token);
+    append_byte_characters(token_bytes(line.substr(0, space), n_lines), token);
     if (!vocab.emplace(token, *rank).second) refuse_line(n_lines, "repeats a token");
     ++n_tokens;
   }
