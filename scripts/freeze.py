@@ -168,6 +168,14 @@ repair missing OUT
 repair docs OUT
 repair SOURCE SOURCE
 repair SOURCE OUT --nosuch
+attest
+attest missing --key missing
+attest SOURCE --key missing
+attest SOURCE --key missing --nosuch
+rederive
+rederive missing --source SOURCE
+rederive SOURCE --source SOURCE
+rederive SOURCE --source SOURCE --seed x
 synth
 synth OUT
 synth OUT --family nosuch

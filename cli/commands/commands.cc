@@ -74,6 +74,15 @@ constexpr std::array kAllCommands = {
             .declare = declare_compare,
             .main_options = "--reference --levels --prompts --text --sample --mem-limit --worst "
                             "--html --json"},
+    Command{.name = "attest",
+            .summary = "sign what an output was made from and how, or check such a statement",
+            .declare = declare_attest,
+            .main_options = "--key --verify --form --source --with --bundle --threads --json"},
+    Command{
+        .name = "rederive",
+        .summary = "make tensors of an output again from its source, and compare their bytes",
+        .declare = declare_rederive,
+        .main_options = "--source --sample --all --seed --with --key --bundle --threads --json"},
     Command{.name = "generate",
             .summary = "answer prompts with exactly the files to be deployed",
             .declare = declare_generate,

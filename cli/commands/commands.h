@@ -64,6 +64,7 @@ std::string value_of(const Flag& flag);
 extern const char* const kProgramSummary;
 extern const char* const kProgramFooter;
 
+std::function<int()> declare_attest(FlagTable& table);
 std::function<int()> declare_balance(FlagTable& table);
 std::function<int()> declare_calibrate(FlagTable& table);
 std::function<int()> declare_check(FlagTable& table);
@@ -79,6 +80,7 @@ std::function<int()> declare_inspect(FlagTable& table);
 std::function<int()> declare_join(FlagTable& table);
 std::function<int()> declare_list(FlagTable& table);
 std::function<int()> declare_merge(FlagTable& table);
+std::function<int()> declare_rederive(FlagTable& table);
 std::function<int()> declare_repair(FlagTable& table);
 std::function<int()> declare_synth(FlagTable& table);
 std::function<int()> declare_verify(FlagTable& table);

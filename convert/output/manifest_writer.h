@@ -25,8 +25,8 @@ std::vector<std::pair<std::string, std::string>> derived_files(
 
 /// Keys of a job's identity, other than its recipe, that a manifest has in its `recipe`, where
 /// there are such; in their order.
-inline constexpr std::array<const char*, 5> kOwnKeys = {"slicing", "align", "links", "family_file",
-                                                        "family_proof"};
+inline constexpr std::array<const char*, 7> kOwnKeys = {
+    "slicing", "align", "files", "order", "links", "family_file", "family_proof"};
 
 /// The facts about the job for the files next to the weights, and how these are written.
 struct StagingOptions {

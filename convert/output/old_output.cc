@@ -10,6 +10,7 @@
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/files/folder.h"
 #include "formats/records/manifest.h"
+#include "formats/signed/bundle.h"
 
 namespace ingot::convert {
 
@@ -33,7 +34,8 @@ std::optional<formats::Manifest> add_listed(const fs::path& directory, const std
   for (const auto& files : {manifest->files, manifest->side_files})
     for (const formats::ManifestFile& file : files) listed.insert(prefix + file.name);
   for (const std::string_view own :
-       {formats::kManifestName, formats::kRecordsName, formats::kVerifyName})
+       {formats::kManifestName, formats::kRecordsName, formats::kVerifyName,
+        formats::kAttestationName, formats::kModelSignatureName})
     listed.insert(prefix + std::string(own));
   return manifest;
 }

@@ -18,6 +18,7 @@
 #include "formats/files/hub_cache.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
+#include "formats/signed/bundle.h"
 
 namespace ingot::formats {
 namespace fs = std::filesystem;
@@ -233,8 +234,8 @@ bool is_description_file(std::string_view name) {
 
 bool is_ours_or_derived(std::string_view name) {
   return name == kConfigName || name == kNativeConfigName || name == kManifestName ||
-         name == kRecordsName || name == kVerifyName || name == kFamilyFileName ||
-         is_description_file(name);
+         name == kRecordsName || name == kVerifyName || name == kAttestationName ||
+         name == kModelSignatureName || name == kFamilyFileName || is_description_file(name);
 }
 
 // Adds the licences in a folder that is left out.

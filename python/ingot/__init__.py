@@ -12,8 +12,8 @@ from ingot._calls import Error, version
 from ingot._checkpoint import Checkpoint, QuantizedTensor, Tensor, open
 from ingot._encoder import Encoder, Parts, Plan, dequantize, quantize
 from ingot._writer import Writer
-from ingot._jobs import (balance, calibrate, check, compare, convert, delta, generate, inspect, join, list, merge,
-                         plan, repair, synth, verify)
+from ingot._jobs import (attest, balance, calibrate, check, compare, convert, delta, generate, inspect, join, list,
+                         merge, plan, rederive, repair, synth, verify)
 
 
 def __getattr__(name):
@@ -22,6 +22,6 @@ def __getattr__(name):
     raise AttributeError(f"module 'ingot' has no attribute {name!r}")
 
 
-__all__ = ["Checkpoint", "Encoder", "Error", "Parts", "Plan", "QuantizedTensor", "Tensor", "Writer", "balance",
-           "calibrate", "check", "compare", "convert", "delta", "dequantize", "generate", "inspect", "join", "list",
-           "merge", "open", "plan", "quantize", "repair", "synth", "verify", "version"]
+__all__ = ["Checkpoint", "Encoder", "Error", "Parts", "Plan", "QuantizedTensor", "Tensor", "Writer", "attest",
+           "balance", "calibrate", "check", "compare", "convert", "delta", "dequantize", "generate", "inspect", "join",
+           "list", "merge", "open", "plan", "quantize", "rederive", "repair", "synth", "verify", "version"]

@@ -6,9 +6,9 @@ from typing import Any, Literal, Protocol, overload
 import numpy
 from typing_extensions import Self, Unpack
 
-from ingot._options import (BalanceOptions, CalibrateOptions, CheckOptions, CompareOptions, ConvertOptions,
-                            DeltaOptions, GenerateOptions, InspectOptions, JoinOptions, ListOptions, MergeOptions, RepairOptions,
-                            SynthOptions, VerifyOptions)
+from ingot._options import (AttestOptions, BalanceOptions, CalibrateOptions, CheckOptions, CompareOptions,
+                            ConvertOptions, DeltaOptions, GenerateOptions, InspectOptions, JoinOptions, ListOptions,
+                            MergeOptions, RederiveOptions, RepairOptions, SynthOptions, VerifyOptions)
 
 Path = str | bytes | PathLike[str]
 Progress = Callable[[str, int, int], object]
@@ -141,6 +141,10 @@ def repair(input: Path, output: Path, *, progress: Progress | None = ...,
 def merge(input: Path, output: Path, *, progress: Progress | None = ...,
           **options: Unpack[MergeOptions]) -> Document: ...
 def join(output: Path, **options: Unpack[JoinOptions]) -> Document: ...
+def attest(output: Path, key: Path, *, progress: Progress | None = ...,
+           **options: Unpack[AttestOptions]) -> Document: ...
+def rederive(output: Path, source: Path, *, progress: Progress | None = ...,
+             **options: Unpack[RederiveOptions]) -> Document: ...
 def calibrate(path: Path, text: Path, out: Path, *, progress: Progress | None = ...,
               **options: Unpack[CalibrateOptions]) -> Document: ...
 def balance(path: Path, out: Path, *, ep: int, progress: Progress | None = ...,

@@ -70,6 +70,16 @@ def join(output, **options):
     return run_command("join", {"output": output}, options)
 
 
+def attest(output, key, *, progress=None, **options):
+    """Signs what an output was made from and how, or with verify=True checks such a statement."""
+    return run_command("attest", {"output": output, "key": key}, options, progress)
+
+
+def rederive(output, source, *, progress=None, **options):
+    """Makes tensors of an output again from its source, and compares their bytes."""
+    return run_command("rederive", {"output": output, "source": source}, options, progress)
+
+
 def calibrate(path, text, out, *, progress=None, **options):
     """Measures the inputs of linear layers while the model reads the file `text`, into the file `out`."""
     return run_command("calibrate", {"directory": path, "text": text, "out": out}, options, progress)
@@ -113,7 +123,7 @@ def list(table, *words, **options):
     return run_command("list", {"table": table, "word": first, "more": more}, options)[table]
 
 
-for _function in (convert, plan, inspect, check, verify, compare, repair, merge, join, calibrate, balance, generate,
-                  delta, synth, list):
+for _function in (convert, plan, inspect, check, verify, compare, repair, merge, join, attest, rederive, calibrate, balance,
+                  generate, delta, synth, list):
     _name = "convert" if _function is plan else _function.__name__
     _function.__doc__ += "\n\n    " + getattr(_options, _name.capitalize() + "Options").__doc__
