@@ -19,7 +19,8 @@ packages=(
   python3 python3-numpy patchelf
 )
 building=("${packages[@]}" dpkg-dev zstd)
-packages+=(python3-jsonschema time mkdocs)
+# curl brings the library by which engines are asked; it is loaded when it is used.
+packages+=(python3-jsonschema time mkdocs curl)
 # The page of `ingot verify --html` is looked at in a browser; Ubuntu's package only asks for snap.
 if grep -qx 'ID=debian' /etc/os-release 2>/dev/null; then packages+=(chromium); fi
 clang_packages=(clang clang-tidy libclang-rt-dev)

@@ -123,7 +123,7 @@ pack_debs() {
     >"$tree/DEBIAN/postinst"
   printf '#!/bin/sh\nset -e\nif command -v py3clean >/dev/null; then py3clean -p ingot; fi\n' >"$tree/DEBIAN/prerm"
   chmod 755 "$tree"/DEBIAN/p*
-  pack_deb ingot "$(cached CMAKE_PROJECT_DESCRIPTION)" "Depends: {}" "Recommends: libssl3" \
+  pack_deb ingot "$(cached CMAKE_PROJECT_DESCRIPTION)" "Depends: {}" "Recommends: libssl3, libcurl4" \
     "Suggests: ingot-mpi, python3 (>= 3.10), python3-numpy"
   [ -d "$program/lib/ingot" ] || return 0  # a build without MPI
   cp -r "$program/lib/ingot" "$work/ingot-mpi/usr/lib"

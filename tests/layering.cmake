@@ -23,13 +23,13 @@ set(allowed_cli library verify convert inference check shard engines quantize sy
 # layer's folder itself are the top.
 set(rooms_formats base files text yaml json container places signed config family storage modules dialect records
   checkpoint experts)
-set(rooms_engines row versions modules readers)
+set(rooms_engines row live versions modules readers)
 set(rooms_shard cut align join)
 set(rooms_check rules)
 set(rooms_convert recipe plan output run job)
 set(rooms_verify structure weights outputs layers calibrate gates compare report)
-set(rooms_library options)
-set(rooms_cli terminal mpi flags learning manual report commands trust)
+set(rooms_library options live)
+set(rooms_cli terminal mpi flags live learning manual report commands trust)
 set(rooms_inference base kernels kernels/quantized weights cache parallel model/spec model/step family model/attention model/recurrent
   model/feed_forward model tokenizer chat generate)
 

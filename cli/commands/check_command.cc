@@ -9,6 +9,7 @@
 
 #include "check/check.h"
 #include "cli/commands/commands.h"
+#include "cli/live/live_flags.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
 #include "engines/verdicts.h"
@@ -31,6 +32,7 @@ namespace {
 
 struct CheckFlags : library::CheckOptions {
   bool modules = false;
+  LiveFlags live;
 };
 
 std::uint64_t count(const CheckResult& result, Severity severity) {
@@ -141,6 +143,8 @@ std::string rates_text(const check::ReadingRates& rates) {
 
 int run_check_command(const CheckFlags& flags) {
   const StopScope stop = stop_at_signals("the checkpoint was checked");
+  if (flags.live.is_asked_for())
+    return passes_live_check(flags.live, flags) ? kExitDone : kExitBelowThreshold;
   const library::Checked checked = library::run_check(flags);
   const bool is_of_engine = checked.engine != nullptr;
   answer().add(library::check_json(flags, checked));
@@ -162,6 +166,7 @@ std::function<int()> declare_check(FlagTable& table) {
                       ".safetensors file",
                       ValueKind::kCheckpointOrFile)});
   library::declare_check_options(table, *flags);
+  declare_live(table, flags->live);
   table.add(FlagGroup::kReport, {{"--modules",
                                   &flags->modules,
                                   "how the engine reads each linear layer, and by which entry",
@@ -174,9 +179,11 @@ std::function<int()> declare_check(FlagTable& table) {
       "  ingot check DeepSeek-V3.2 --source-of OUT   is this its source?\n"
       "  ingot check OUT --engine vllm               whether vLLM loads it\n"
       "  ingot check OUT --engine vllm --modules     and how it reads each linear layer\n"
+      "  ingot check OUT --live http://127.0.0.1:8000   whether the engine that serves it has "
+      "these weights\n"
       "Exit code 2 when a finding is an error, 0 when there are only warnings or none. With "
       "--engine "
-      "1 if it would load wrongly, or not at all.";
+      "1 if it would load wrongly, or not at all; with --live 1 if a parameter differs.";
   return [flags] { return run_check_command(*flags); };
 }
 

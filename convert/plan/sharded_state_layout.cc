@@ -309,8 +309,10 @@ void refuse_options(const Plan& plan) {
         layout, name);
   }
   const bool has_experts = topology.ep > 1;
-  if (topology.ep != (has_experts ? topology.tp : 1) ||
-      topology.etp != (has_experts ? 1 : topology.tp)) {
+  // Nothing is written in a layout that no table has: it is that of a running engine.
+  const bool is_written = formats::find_layout(layout) != nullptr;
+  if (is_written && (topology.ep != (has_experts ? topology.tp : 1) ||
+                     topology.etp != (has_experts ? 1 : topology.tp))) {
     refuse(
         "layout {} cuts experts by --tp, or deals them to as many ranks (--ep {}): other numbers "
         "need data parallelism, which its file names do not know",
@@ -535,6 +537,7 @@ std::uint64_t padded_rows(const Plan& plan, const PlannedTensor& planned) {
 constexpr const char* kDraftFolder = "mtp";
 
 std::string file_name(const shard::Topology& topology, const shard::RankPosition& at) {
+  if (topology.ranks_per_stage() != topology.tp) return fmt::format("rank-{}.safetensors", at.rank);
   if (topology.pp == 1) return fmt::format("model-rank-{}-part-0.safetensors", at.tp_rank);
   return fmt::format("model-pp-{}-tp-{}-part-0.safetensors", at.stage, at.tp_rank);
 }
@@ -558,23 +561,22 @@ void assign_by_rank(Plan& plan) {
     file.members.front().ranks = {rank};
   }
   const auto first_draft = static_cast<std::uint32_t>(plan.files.size());
-  for (std::uint32_t r = 0; has_draft(plan) && r < topology.tp; ++r) {
+  for (std::uint32_t r = 0; has_draft(plan) && r < topology.ranks_per_stage(); ++r) {
     PlannedFile& file = add_file(
         plan, fmt::format("{}/{}", kDraftFolder, file_name(topology, topology.position(r))));
     file.members.front().ranks = {r};
   }
   for (PlannedTensor& planned : plan.tensors) {
     if (planned.n_parts == 0) continue;
-    std::vector<std::uint32_t> ranks = ep_ranks_of(plan, planned);
-    if (ranks.empty()) {
-      for (std::uint32_t r = 0; r < topology.tp; ++r) ranks.push_back(r);
-    }
+    const std::vector<std::uint32_t> groups = ep_ranks_of(plan, planned);
     std::vector<PlannedPlace> places;
     for (const std::uint32_t stage : stages_of(plan, plan.tensor_of(planned))) {
-      for (const std::uint32_t r : ranks) {
-        const std::uint32_t rank = stage * topology.tp + r;
+      for (std::uint32_t r = 0; r < topology.ranks_per_stage(); ++r) {
+        const std::uint32_t rank = stage * topology.ranks_per_stage() + r;
+        const shard::RankPosition at = topology.position(rank);
+        if (!groups.empty() && std::ranges::find(groups, at.ep_rank) == groups.end()) continue;
         places.push_back({.file = is_draft(plan, planned) ? first_draft + r : rank,
-                          .first_slice = planned.cut.slice_of(topology.position(rank), topology)});
+                          .first_slice = planned.cut.slice_of(at, topology)});
       }
     }
     for (std::size_t p = 0; p < planned.n_parts; ++p) set_places(plan, planned.parts[p], places);

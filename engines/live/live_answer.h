@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engines/row/engine.h"
+#include "formats/base/hash.h"
+
+// The hashes of loaded weights that running engines tell (docs/trust.md, "The running engine").
+// Sources: vLLM 0.33, entrypoints/serve/weight_checker and v1/worker/gpu_worker.py; SGLang 0.5.23,
+// entrypoints/http_server.py, utils/weight_checker.py and kernels/ops/memory/gpu_tensor_hash.py.
+
+namespace ingot::engines {
+
+/// The only word that is ever sent to such an end point: next to it are others that write zeros or
+/// random numbers into all weights.
+inline constexpr std::string_view kLiveRequest = R"({"action": "checksum"})";
+
+/// The place of a process that has weights.
+struct LivePlace {
+  std::uint32_t dp = 0, pp = 0, tp = 0;
+  friend auto operator<=>(const LivePlace&, const LivePlace&) = default;
+};
+
+/// The words of one process: from names of parameters to digests in lower-case hexadecimal digits.
+struct LiveRank {
+  LivePlace place;
+  std::map<std::string, std::string, std::less<>> digests;
+};
+
+/// An answer, as any of an engine's end points gives it.
+struct LiveAnswer {
+  Engine engine{};
+  std::uint32_t dp = 1, pp = 1, tp = 1;  ///< ranks of each kind; dp: that of attention
+  std::vector<LiveRank> ranks;           ///< ranks by place
+  std::uint64_t n_drafts = 0;            ///< parameters of draft models, which are left out
+};
+
+/// The path of the end point that answers.
+std::string_view live_path(Engine engine);
+
+/// Longest answer that is read: a model of 61 layers on 8 ranks has 2 MB.
+inline constexpr std::uint64_t kMaxLiveBytes = std::uint64_t{256} << 20;
+
+/// Reads the answer of vLLM's or SGLang's end point, or a list with the dictionary of each worker,
+/// as LLM.collective_rpc("compute_weight_checksums") returns it. Throws kCorrupt for any other
+/// text, kUnsupported for an error that the engine tells, and for context parallelism.
+LiveAnswer parse_live_answer(std::string_view text, std::string_view where);
+
+/// SGLang's 64-bit hash of a tensor on a GPU, computed piece by piece: a sum of independent words,
+/// which tells accidents and no attackers.
+class SumOfWords {
+ public:
+  /// `n_bytes`: of the whole tensor, which the hash mixes into each part.
+  explicit SumOfWords(std::uint64_t n_bytes);
+  void update(std::string_view bytes);
+  /// 16 hexadecimal digits. REQUIRES: all bytes were given.
+  [[nodiscard]] std::string finish_hex();
+
+ private:
+  void add_word(std::uint32_t word);
+  void close_tile();
+
+  std::uint32_t size_;
+  std::uint64_t n_words_ = 0, left_, total_ = 0;
+  std::uint32_t a_ = 0, b_ = 0, pending_ = 0, n_pending_ = 0, n_in_tile_ = 0;
+};
+
+/// The digests of a parameter's bytes that an engine may tell, computed piece by piece: SHA-256 by
+/// vLLM; by SGLang the sum of words, or for models on a CPU the begin of SHA-256.
+class LiveDigest {
+ public:
+  LiveDigest(Engine engine, std::uint64_t n_bytes) : engine_(engine), sum_(n_bytes) {}
+  void update(std::span<const std::byte> bytes);
+  /// All that an engine may tell of these bytes.
+  [[nodiscard]] std::vector<std::string> finish();
+
+ private:
+  Engine engine_;
+  Sha256 sha_;
+  SumOfWords sum_;
+};
+
+}  // namespace ingot::engines

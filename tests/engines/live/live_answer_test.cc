@@ -1,0 +1,115 @@
+#include "engines/live/live_answer.h"
+
+#include "engines/live/live_forms.h"
+#include "tests/support/test.h"
+
+namespace ingot::engines {
+namespace {
+
+using formats::DType;
+using formats::SchemeId;
+
+std::string sum_of(std::string_view bytes) {
+  SumOfWords sum(bytes.size());
+  sum.update(bytes);
+  return sum.finish_hex();
+}
+
+// Values of a program that restates the kernel in NumPy.
+TEST(SumOfWords, EqualsKnownValues) {
+  EXPECT_EQ(sum_of(""), "0000000000000000");
+  EXPECT_EQ(sum_of(std::string(1, '\0')), "3d93a6540b54ef2a");
+  EXPECT_EQ(sum_of(std::string(4, '\0')), "3d93a6540b54ef2a");
+  EXPECT_EQ(sum_of("abc"), "d8af575884d43b13");
+  EXPECT_EQ(sum_of(std::string(32768, '\0')), "d08a74f374a53cfa");
+  std::string ramp(100003, '\0');
+  for (std::size_t i = 0; i < ramp.size(); ++i) ramp[i] = static_cast<char>(i * 7 % 256);
+  EXPECT_EQ(sum_of(ramp), "f82d54c7de5a9933");
+}
+
+TEST(SumOfWords, PiecesOfAnySizeGiveTheSameSum) {
+  std::string bytes(70001, '\0');
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * i % 251);
+  for (const std::size_t piece : {1U, 3U, 4U, 4097U, 69999U}) {
+    SumOfWords sum(bytes.size());
+    for (std::size_t at = 0; at < bytes.size(); at += piece)
+      sum.update(std::string_view(bytes).substr(at, piece));
+    EXPECT_EQ(sum.finish_hex(), sum_of(bytes)) << piece;
+  }
+}
+
+TEST(LiveRequest, OnlyAsksForChecksums) {
+  EXPECT_EQ(kLiveRequest, R"({"action": "checksum"})");
+}
+
+TEST(LiveForms, EveryRowHasAFormOrAKernel) {
+  for (const Engine engine : {Engine::kVllm, Engine::kSglang}) {
+    for (const formats::SchemeFacts& facts : formats::schemes()) {
+      for (const bool is_of_experts : {false, true}) {
+        for (const char* part : {"weight", "weight_scale", "weight_global_scale", "bias"}) {
+          for (const auto card :
+               {std::optional<LiveCard>(), std::optional(LiveCard::kAmpere),
+                std::optional(LiveCard::kHopper), std::optional(LiveCard::kBlackwell)}) {
+            const LiveForms forms = live_forms(
+                engine, {.scheme = facts.id, .is_of_experts = is_of_experts, .part = part}, card);
+            EXPECT_TRUE(!forms.forms.empty() || !forms.kernel.empty())
+                << facts.name << " " << part << " " << is_of_experts;
+          }
+        }
+      }
+    }
+  }
+}
+
+// What no card packs can be said to differ; of others the kernel is named.
+TEST(LiveForms, KernelsAreNamedUntilTheCardIsKnown) {
+  const LiveWeight experts{
+      .scheme = SchemeId::kFp8Block, .is_of_experts = true, .part = "w2_weight"};
+  EXPECT_EQ(live_forms(Engine::kVllm, experts, LiveCard::kHopper).kernel, "");
+  EXPECT_NE(live_forms(Engine::kVllm, experts, LiveCard::kAmpere).kernel, "");
+  EXPECT_NE(live_forms(Engine::kVllm, experts, std::nullopt).kernel, "");
+  const LiveWeight plain{.scheme = SchemeId::kBf16, .part = "weight"};
+  EXPECT_EQ(live_forms(Engine::kVllm, plain, std::nullopt).kernel, "");
+}
+
+std::vector<std::byte> bytes_of(std::initializer_list<int> values) {
+  std::vector<std::byte> bytes;
+  for (const int value : values) bytes.push_back(static_cast<std::byte>(value));
+  return bytes;
+}
+
+TEST(InForm, RowsAndColumnsArePutWhereEnginesPutThem) {
+  const auto stored = bytes_of({1, 2, 3, 4, 5, 6, 7, 8});
+  const LiveBytes matrix{.bytes = stored, .dtype = DType::kI8, .shape = {2, 4}};
+  EXPECT_EQ(in_form(LiveForm::kTransposed, matrix, nullptr), bytes_of({1, 5, 2, 6, 3, 7, 4, 8}));
+  const LiveBytes stack{.bytes = stored, .dtype = DType::kI8, .shape = {1, 4, 2}};
+  EXPECT_EQ(in_form(LiveForm::kHalvesSwapped, stack, nullptr), bytes_of({5, 6, 7, 8, 1, 2, 3, 4}));
+  EXPECT_EQ(in_form(LiveForm::kRowsInterleaved, stack, nullptr),
+            bytes_of({1, 2, 5, 6, 3, 4, 7, 8}));
+  EXPECT_EQ(in_form(LiveForm::kTransposed, stack, nullptr), std::nullopt);
+  EXPECT_EQ(in_form(LiveForm::kHalvesSwapped, matrix, nullptr), std::nullopt);
+  EXPECT_EQ(in_form(LiveForm::kDecoded, matrix, nullptr), std::nullopt);
+}
+
+TEST(InForm, LargestReciprocalIsOneNumber) {
+  const std::array<float, 3> values = {0.5F, 4.0F, 2.0F};
+  const LiveBytes stored{
+      .bytes = std::as_bytes(std::span(values)), .dtype = DType::kF32, .shape = {3}};
+  const float quarter = 0.25F;
+  const auto expected = std::as_bytes(std::span(&quarter, 1));
+  EXPECT_EQ(in_form(LiveForm::kLargestReciprocal, stored, nullptr),
+            std::vector<std::byte>(expected.begin(), expected.end()));
+}
+
+TEST(ComparedName, ModulesOfSeveralNamesAreOne) {
+  EXPECT_EQ(compared_name("model.layers.1.mlp.experts._shared_experts._layer.down_proj.weight"),
+            "model.layers.1.mlp.shared_experts.down_proj.weight");
+  EXPECT_EQ(compared_name("model.layers.1.self_attn.fused_qkv_a_proj_with_mqa.weight"),
+            compared_name("model.layers.1.self_attn.fused_qkv_a_proj.weight"));
+  EXPECT_EQ(compared_name("a.experts.routed_experts.w13_weight"), "a.experts.w13_weight");
+  EXPECT_EQ(compared_name("a.o_proj.weight_packed"), "a.o_proj.weight");
+  EXPECT_EQ(compared_name("a.weight_packed.b"), "a.weight_packed.b");
+}
+
+}  // namespace
+}  // namespace ingot::engines
