@@ -192,9 +192,8 @@ class Application {
       }
       for (const ExtraFile& file : version.extra) {
         plan.removed.erase(file.name);
-        plan.placed[file.name] = {version.extra_path(file), version.record
-                                                                ? std::optional(file.hash)
-                                                                : std::nullopt};
+        plan.placed[file.name] = {version.extra_path(file),
+                                  version.record ? std::optional(file.hash) : std::nullopt};
       }
     }
     return plan;
@@ -205,8 +204,7 @@ class Application {
     std::set<std::string> weights;
     for (const formats::SourceFile& file : weights_->files()) weights.insert(file.name);
     for (const fs::directory_entry& entry : entries_below(chain_.full->directory)) {
-      const std::string name =
-          entry.path().lexically_relative(chain_.full->directory).string();
+      const std::string name = entry.path().lexically_relative(chain_.full->directory).string();
       if (!entry.is_regular_file() || name.starts_with('.') || weights.contains(name)) continue;
       plan.placed[name] = {entry.path(), std::nullopt};
     }
@@ -280,8 +278,7 @@ bool Application::mirror(const FilePlan& plan, const Folder& sibling) const {
   const fs::path target = sibling.path();
   for (const fs::directory_entry& entry : entries_below(base_)) {
     const fs::path name = entry.path().lexically_relative(base_);
-    if (left_out.contains(name.string()) || name.begin()->string().starts_with(".ingot-"))
-      continue;
+    if (left_out.contains(name.string()) || name.begin()->string().starts_with(".ingot-")) continue;
     std::error_code failure;
     const fs::file_status status = entry.symlink_status(failure);
     if (!failure && fs::is_symlink(status)) {
@@ -351,8 +348,8 @@ bool Application::exchange(const Folder& folder) {
       // The next run removes it.
     }
     if (error.code() == ErrorCode::kNoSpace)
-      throw Error(ErrorCode::kNoSpace,
-                  "{} (--in-place needs room for changed ranges only)", error.what());
+      throw Error(ErrorCode::kNoSpace, "{} (--in-place needs room for changed ranges only)",
+                  error.what());
     throw;
   }
   sync_directory(parent_path);

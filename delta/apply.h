@@ -42,10 +42,10 @@ struct Applied {
   std::optional<std::uint64_t> finished;
   std::vector<AppliedVersion> versions;
   std::uint64_t n_tensors = 0, n_bytes = 0;
-  std::uint64_t n_changed = 0;   ///< tensors that some version changes
-  std::uint64_t n_compared = 0;  ///< tensors of the base that were compared with recorded digests
-  std::vector<std::string> names;    ///< names of the tensors
-  std::vector<TensorState> states;   ///< states of these
+  std::uint64_t n_changed = 0;     ///< tensors that some version changes
+  std::uint64_t n_compared = 0;    ///< tensors of the base that were compared with recorded digests
+  std::vector<std::string> names;  ///< names of the tensors
+  std::vector<TensorState> states;  ///< states of these
   std::vector<std::string> remarks;
 };
 

@@ -28,13 +28,13 @@ std::map<std::uint64_t, fs::path> given_versions(std::span<const fs::path> given
   const auto add = [&](std::uint64_t number, const fs::path& path) {
     const auto [at, is_new] = found.emplace(number, path);
     if (!is_new && resolved_path(at->second) != resolved_path(path)) {
-      throw Error(ErrorCode::kDuplicate, "is version {}, and so is {}", number,
-                  at->second.string())
+      throw Error(ErrorCode::kDuplicate, "is version {}, and so is {}", number, at->second.string())
           .in_file(path.string());
     }
     if (number < last) {
-      throw Error(ErrorCode::kMismatch, "is version {}, and was given behind version {}: out of "
-                                        "order",
+      throw Error(ErrorCode::kMismatch,
+                  "is version {}, and was given behind version {}: out of "
+                  "order",
                   number, last)
           .in_file(path.string());
     }
@@ -143,8 +143,7 @@ ChainReader::ChainReader(const Chain& chain, const Weights& base)
                    found->shape != tensor.shape) {
           faults.add(ErrorCode::kMismatch, tensor.name, "is {} {} in the base, and {} {} in {}",
                      formats::dtype_name(found->dtype), formats::shape_text(found->shape),
-                     tensor.dtype, formats::shape_text(tensor.shape),
-                     version_name(version.number));
+                     tensor.dtype, formats::shape_text(tensor.shape), version_name(version.number));
         }
       }
       for (const StoredTensor& tensor : base.stored()) {
@@ -179,7 +178,8 @@ std::vector<TensorState> ChainReader::run(
     const std::function<void(const TensorPiece&)>& look,
     const std::function<void(std::uint64_t)>& progress) const {
   const auto stored = base_.stored();
-  std::vector<TensorState> states(stored.size(), TensorState{.version = chain_.from, .checksum = {}});
+  std::vector<TensorState> states(stored.size(),
+                                  TensorState{.version = chain_.from, .checksum = {}});
   if (chain_.full) {
     for (TensorState& state : states) state.version = chain_.full->number;
   }
@@ -247,7 +247,8 @@ TensorState ChainReader::run_tensor(std::uint32_t index, std::size_t worker,
     std::vector<std::byte> before(size), after(is_patched ? size : 0);
     for (std::uint64_t offset = 0; offset < tensor.n_bytes; offset += size) {
       StopScope::check();
-      const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(size, tensor.n_bytes - offset));
+      const auto n =
+          static_cast<std::size_t>(std::min<std::uint64_t>(size, tensor.n_bytes - offset));
       const auto old_bytes = std::span(before).first(n);
       base_.bytes().read_file(tensor.file, tensor.offset + offset, old_bytes);
       if (has_record) first_hash.update(old_bytes);
@@ -282,7 +283,7 @@ TensorState ChainReader::run_tensor(std::uint32_t index, std::size_t worker,
     if (recorded != nullptr && *hash != recorded->base) {
       throw Error(ErrorCode::kMismatch,
                   "is not the tensor from which {} was made: {} is no base of it (give the "
-                  "checkpoint of version {}; ingot delta check tells the version of one)",
+                  "checkpoint of version {})",
                   version_name(version.number), base_.directory().string(), version.base)
           .in_file(base_.file_of(tensor))
           .in_tensor(tensor.name);

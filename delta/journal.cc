@@ -251,10 +251,13 @@ void commit_journal(const Folder& folder, const JournalFacts& facts) {
   const auto file_json = [](const auto& file) {
     return Json{{"number", file.first}, {"name", file.second}};
   };
-  const Json json = {{"schema", kJournalSchema}, {"tool", "ingot"},
-                     {"version", facts.version}, {"runs", facts.n_runs},
+  const Json json = {{"schema", kJournalSchema},
+                     {"tool", "ingot"},
+                     {"version", facts.version},
+                     {"runs", facts.n_runs},
                      {"files", formats::json_list(facts.files, file_json)},
-                     {"staged", facts.staged},   {"removed", facts.removed}};
+                     {"staged", facts.staged},
+                     {"removed", facts.removed}};
   const fs::path staging = kStagingName;
   const std::string text = formats::json_text(json);
   Fd file = folder.replace(staging / formats::kDeltaJournalName, O_WRONLY);

@@ -22,10 +22,10 @@ namespace ingot::delta {
 /// The content of `delta.json`.
 struct JournalFacts {
   std::uint64_t version = 0;
-  std::size_t n_runs = 0;              ///< files of runs
+  std::size_t n_runs = 0;                      ///< files of runs
   std::map<std::uint64_t, std::string> files;  ///< weights files in which runs are, by number
-  std::vector<std::string> staged;     ///< files that get their names from `files/`
-  std::vector<std::string> removed;    ///< files that go
+  std::vector<std::string> staged;             ///< files that get their names from `files/`
+  std::vector<std::string> removed;            ///< files that go
 };
 
 /// Ranges of one worker, as a zstd stream. From one thread.

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "delta/file_copy.h"
+#include "delta/journal.h"
 #include "delta/stream.h"
 #include "delta/weights.h"
 #include "formats/base/error.h"
@@ -103,8 +104,7 @@ class Maker {
     std::atomic<std::uint64_t> done = 0;
     std::atomic<std::size_t> next = 0;
     std::atomic<bool> has_failed = false;
-    const std::size_t workers =
-        std::max<std::size_t>(std::min(options_.threads, order_.size()), 1);
+    const std::size_t workers = std::max<std::size_t>(std::min(options_.threads, order_.size()), 1);
     for (std::size_t worker = 0; worker < workers; ++worker)
       spills_.push_back(folder_.replace(fmt::format("spill-{}", worker), O_RDWR));
     const StopScope::Transfer scope;
@@ -167,8 +167,7 @@ class Maker {
     for (std::size_t i = 0; i < order_.size(); ++i) {
       const TensorDifference& difference = spilled_[i].difference;
       if (!record.tensors[i].next) continue;
-      if (files.empty() || in_file >= kDeltaFileBytes ||
-          files.back().size() >= kDeltaFileTensors) {
+      if (files.empty() || in_file >= kDeltaFileBytes || files.back().size() >= kDeltaFileTensors) {
         files.emplace_back();
         in_file = 0;
       }
@@ -182,7 +181,8 @@ class Maker {
     weight_map_ = Json::object();
     auto& members = weight_map_.get_ref<Json::object_t&>();
     for (std::size_t number = 0; number < files.size(); ++number) {
-      const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", number, files.size());
+      const std::string name =
+          fmt::format("model-{:05}-of-{:05}.safetensors", number, files.size());
       write_file(name, files[number]);
       for (const std::size_t i : files[number]) members.emplace_back(order_[i]->name, name);
     }
@@ -197,9 +197,8 @@ class Maker {
     std::vector<std::pair<std::string, std::string>> sums;
     for (const std::size_t i : tensors) {
       const TensorDifference& difference = spilled_[i].difference;
-      specs.push_back({.name = order_[i]->name,
-                       .dtype = formats::DType::kU8,
-                       .shape = {difference.n_payload}});
+      specs.push_back(
+          {.name = order_[i]->name, .dtype = formats::DType::kU8, .shape = {difference.n_payload}});
       sums.emplace_back(order_[i]->name, difference.checksum);
     }
     const std::string header = formats::safetensors_header_text(specs, sums);
@@ -245,8 +244,7 @@ class Maker {
         continue;
       const fs::path to = fs::path(kExtraName) / name;
       const Hash128 hash = copy_into(from, folder_, to);
-      record.extra.push_back(
-          {.name = name, .n_bytes = fs::file_size(staged_ / to), .hash = hash});
+      record.extra.push_back({.name = name, .n_bytes = fs::file_size(staged_ / to), .hash = hash});
     }
     for (const std::string& name : before) {
       if (std::ranges::binary_search(after, name)) continue;
@@ -255,15 +253,14 @@ class Maker {
   }
 
   void write_index(const MadeDelta& made, const Hash128& record_hash) {
-    const Json index = {
-        {"metadata",
-         {{"version", version_text(made.version)},
-          {"base_version", version_text(made.base)},
-          {"delta_encoding", encoding_name(made.encoding)},
-          {"compression_format", "zstd"},
-          {"checksum_format", checksum_row(made.checksum).name},
-          {kRecordKey, record_hash.hex()}}},
-        {"weight_map", weight_map_}};
+    const Json index = {{"metadata",
+                         {{"version", version_text(made.version)},
+                          {"base_version", version_text(made.base)},
+                          {"delta_encoding", encoding_name(made.encoding)},
+                          {"compression_format", "zstd"},
+                          {"checksum_format", checksum_row(made.checksum).name},
+                          {kRecordKey, record_hash.hex()}}},
+                        {"weight_map", weight_map_}};
     write_text_file(staged_ / formats::kIndexName, formats::json_text(index));
   }
 
@@ -316,14 +313,13 @@ MadeDelta make_delta(const fs::path& old_directory, const fs::path& new_director
   made.encoding = options.encoding;
   made.n_tensors = now.stored().size();
   made.n_bytes = now.n_bytes();
-  const auto wide = std::ranges::find_if(now.stored(), [](const StoredTensor& tensor) {
-    return tensor.n_bytes >= kOverwriteLimit;
-  });
+  const auto wide = std::ranges::find_if(
+      now.stored(), [](const StoredTensor& tensor) { return tensor.n_bytes >= kOverwriteLimit; });
   if (made.encoding == DeltaEncoding::kOverwrite && wide != now.stored().end()) {
     made.encoding = DeltaEncoding::kXor;
-    made.remarks.push_back(fmt::format(
-        "encoding xor, since positions of overwrite do not reach all {} bytes of '{}'",
-        wide->n_bytes, wide->name));
+    made.remarks.push_back(
+        fmt::format("encoding xor, since positions of overwrite do not reach all {} bytes of '{}'",
+                    wide->n_bytes, wide->name));
   }
   if (!have_same_files(old, now))
     made.remarks.emplace_back(
@@ -337,7 +333,7 @@ MadeDelta make_delta(const fs::path& old_directory, const fs::path& new_director
     throw Error(ErrorCode::kExists, "gets a version from another process at this moment")
         .in_file(stream.string());
   }
-  const fs::path partial = fs::path(formats::kPartialName);
+  const fs::path partial = kStagingName;
   folder.remove_all(partial);
   (void)folder.make(partial);
   try {

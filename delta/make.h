@@ -31,14 +31,14 @@ struct MadeDelta {
   std::uint64_t version = 0, base = 0;
   DeltaEncoding encoding = DeltaEncoding::kXor;
   ChecksumKind checksum = ChecksumKind::kXxh3;
-  std::uint64_t n_tensors = 0, n_bytes = 0;             ///< tensors of the checkpoint
-  std::uint64_t n_changed = 0, n_changed_bytes = 0;     ///< changed tensors, and bytes in them
+  std::uint64_t n_tensors = 0, n_bytes = 0;          ///< tensors of the checkpoint
+  std::uint64_t n_changed = 0, n_changed_bytes = 0;  ///< changed tensors, and bytes in them
   std::uint64_t n_files = 0, n_payload = 0, n_extra = 0;
   std::vector<std::string> remarks;
 };
 
 /// Writes the difference of two checkpoints as the next version of a stream: its last + 1, or 1.
-/// The version appears whole, by one rename; a killed run leaves `.ingot-partial` in the stream,
+/// The version appears whole, by one rename; a killed run leaves `.ingot-delta` in the stream,
 /// which the next one removes. Both sides may be plain or quantized, and sharded differently: the
 /// delta changes tensors by their names. Its bytes depend on both sides, the number, encoding and
 /// checksum, never on threads. Memory: a few MiB for each thread; payloads wait on disk.

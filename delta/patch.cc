@@ -121,8 +121,7 @@ class FrameReader {
       : context_(ZSTD_createDCtx()),
         read_(std::move(read)),
         n_payload_(n_payload),
-        input_(static_cast<std::size_t>(
-            std::min<std::uint64_t>(ZSTD_DStreamInSize(), n_payload))) {
+        input_(static_cast<std::size_t>(std::min<std::uint64_t>(ZSTD_DStreamInSize(), n_payload))) {
     if (context_ == nullptr) throw std::bad_alloc();
     INGOT_CHECK(!ZSTD_isError(
         ZSTD_DCtx_setParameter(context_.get(), ZSTD_d_windowLogMax, kMaxDeltaWindowLog)));
@@ -165,8 +164,8 @@ class FrameReader {
   };
 
   void refill() {
-    const auto n = static_cast<std::size_t>(
-        std::min<std::uint64_t>(input_.size(), n_payload_ - offset_));
+    const auto n =
+        static_cast<std::size_t>(std::min<std::uint64_t>(input_.size(), n_payload_ - offset_));
     read_(offset_, std::span(input_).first(n));
     offset_ += n;
     in_ = {input_.data(), n, 0};
@@ -206,8 +205,7 @@ class OverwritePatch final : public Patch {
       : tensor_bytes_(tensor_bytes), positions_(read, n_payload), values_(read, n_payload) {
     std::uint32_t n = 0;
     positions_.read_all(std::as_writable_bytes(std::span(&n, 1)));
-    if (n > tensor_bytes)
-      FrameReader::corrupt("changes more bytes than the tensor has");
+    if (n > tensor_bytes) FrameReader::corrupt("changes more bytes than the tensor has");
     n_left_ = n;
     // A second reader of the same frames stands where the bytes begin.
     std::vector<std::byte> skipped(kDiffPiece);
@@ -280,21 +278,21 @@ TensorDifference write_difference(const TensorSides& sides, DeltaEncoding encodi
   TensorHasher old_hash, new_hash;
   Checksum sum(checksum);
   std::optional<FrameWriter> frame;
-  for_each_pair(sides, [&](std::uint64_t at, std::span<std::byte> before,
-                           std::span<const std::byte> after) {
-    old_hash.update(before);
-    new_hash.update(after);
-    sum.update(after);
-    difference.n_changed += xor_onto(before, after);
-    if (difference.n_changed == 0 || encoding != DeltaEncoding::kXor) return;
-    if (!frame) {
-      // Equal pieces until here were not compressed: most tensors of some versions are equal.
-      frame.emplace(sides.n_bytes, put);
-      const std::vector<std::byte> zeros(at > 0 ? kDiffPiece : 0);
-      for (std::uint64_t done = 0; done < at; done += kDiffPiece) frame->write(zeros);
-    }
-    frame->write(before);
-  });
+  for_each_pair(
+      sides, [&](std::uint64_t at, std::span<std::byte> before, std::span<const std::byte> after) {
+        old_hash.update(before);
+        new_hash.update(after);
+        sum.update(after);
+        difference.n_changed += xor_onto(before, after);
+        if (difference.n_changed == 0 || encoding != DeltaEncoding::kXor) return;
+        if (!frame) {
+          // Equal pieces until here were not compressed: most tensors of some versions are equal.
+          frame.emplace(sides.n_bytes, put);
+          const std::vector<std::byte> zeros(at > 0 ? kDiffPiece : 0);
+          for (std::uint64_t done = 0; done < at; done += kDiffPiece) frame->write(zeros);
+        }
+        frame->write(before);
+      });
   difference.old_hash = old_hash.finish();
   difference.new_hash = new_hash.finish();
   difference.checksum = sum.finish();

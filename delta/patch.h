@@ -36,10 +36,10 @@ struct TensorSides {
 
 /// A tensor that was compared.
 struct TensorDifference {
-  std::uint64_t n_changed = 0;   ///< changed bytes
-  std::uint64_t n_payload = 0;   ///< bytes that were given to `put`; 0 without a change
-  Hash128 old_hash, new_hash;    ///< tensor hashes
-  std::string checksum;          ///< sum of the new bytes
+  std::uint64_t n_changed = 0;  ///< changed bytes
+  std::uint64_t n_payload = 0;  ///< bytes that were given to `put`; 0 without a change
+  Hash128 old_hash, new_hash;   ///< tensor hashes
+  std::string checksum;         ///< sum of the new bytes
 };
 
 /// Compares both states piece by piece, and gives `put` the compressed difference in order. The

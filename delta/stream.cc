@@ -190,9 +190,8 @@ void parse_head(const Json& json, std::string_view where, DeltaRecord& record) {
   record.base = fields.number("base_version");
   for (const Json& entry : fields.array("extra")) {
     const JsonFields file(entry, where, "extra");
-    record.extra.push_back({.name = file.text("name"),
-                            .n_bytes = file.number("bytes"),
-                            .hash = file.hash("hash")});
+    record.extra.push_back(
+        {.name = file.text("name"), .n_bytes = file.number("bytes"), .hash = file.hash("hash")});
   }
   for (const Json& name : fields.array("removed")) {
     if (!name.is_string() || !may_be_extra(name.get_ref<const std::string&>()))
@@ -244,18 +243,19 @@ const RecordedTensor* DeltaRecord::find(std::string_view name) const {
 }
 
 Hash128 write_record(const fs::path& path, const DeltaRecord& record) {
-  const Json head = {{"schema", kDeltaRecordSchema},
-                     {"tool", "ingot"},
-                     {"protocol", kProtocol},
-                     {"version", record.version},
-                     {"base_version", record.base},
-                     {"extra", formats::json_list(record.extra,
-                                                  [](const ExtraFile& file) {
-                                                    return Json{{"name", file.name},
-                                                                {"bytes", file.n_bytes},
-                                                                {"hash", file.hash.hex()}};
-                                                  })},
-                     {"removed", record.removed}};
+  const Json head = {
+      {"schema", kDeltaRecordSchema},
+      {"tool", "ingot"},
+      {"protocol", kProtocol},
+      {"version", record.version},
+      {"base_version", record.base},
+      {"extra",
+       formats::json_list(
+           record.extra,
+           [](const ExtraFile& file) {
+             return Json{{"name", file.name}, {"bytes", file.n_bytes}, {"hash", file.hash.hex()}};
+           })},
+      {"removed", record.removed}};
   formats::ZstdLineWriter writer(path);
   writer.append(head.dump());
   for (const RecordedTensor& tensor : record.tensors) writer.append(tensor_line(tensor).dump());
@@ -285,8 +285,7 @@ DeltaRecord read_record(const fs::path& path, const Hash128& expected) {
   }
   if (!has_head || !std::ranges::is_sorted(record.tensors, {}, &RecordedTensor::name) ||
       !std::ranges::is_sorted(record.extra, {}, &ExtraFile::name) ||
-      std::ranges::adjacent_find(record.tensors, {}, &RecordedTensor::name) !=
-          record.tensors.end())
+      std::ranges::adjacent_find(record.tensors, {}, &RecordedTensor::name) != record.tensors.end())
     throw Error(ErrorCode::kCorrupt, "is not in order").in_file(where);
   return record;
 }
@@ -331,8 +330,9 @@ Version open_version(const fs::path& given) {
     if (encoding.is_null()) {
       if (!formats::json_member(metadata, "diff").is_null() ||
           !formats::json_member(metadata, "base_version").is_null())
-        throw Error(ErrorCode::kUnsupported, "is a delta without `delta_encoding`: of a form that "
-                                             "is not read");
+        throw Error(ErrorCode::kUnsupported,
+                    "is a delta without `delta_encoding`: of a form that "
+                    "is not read");
       if (!stamp_of(directory / formats::kConfigName)) {
         throw Error(ErrorCode::kCorrupt,
                     "is neither a delta, whose index has `delta_encoding`, nor a checkpoint, which "

@@ -21,8 +21,8 @@ std::vector<std::string> weights_names(const fs::path& directory) {
   std::set<std::string> names;
   const fs::path index = directory / formats::kIndexName;
   if (stamp_of(index)) {
-    const auto parsed = formats::parse_checkpoint_index(
-        read_text_file(index, kMaxBaseIndexBytes), formats::kIndexName);
+    const auto parsed = formats::parse_checkpoint_index(read_text_file(index, kMaxBaseIndexBytes),
+                                                        formats::kIndexName);
     for (const auto& [tensor, file] : parsed.weight_map) names.insert(file);
   } else {
     for (std::string& name : formats::list_file_names(directory)) {

@@ -195,8 +195,8 @@ int run_chain(const DeltaFlags& flags) {
 }
 
 int run_delta(const DeltaFlags& flags) {
-  const StopScope stop = stop_at_signals(flags.action == "make" ? "the delta was made"
-                                                                : "the delta was applied");
+  const StopScope stop =
+      stop_at_signals(flags.action == "make" ? "the delta was made" : "the delta was applied");
   return flags.action == "make" ? run_make(flags) : run_chain(flags);
 }
 

@@ -23,11 +23,11 @@ struct Made {
 
 Made make(const Bytes& before, const Bytes& after, DeltaEncoding encoding) {
   Made made;
-  made.difference = write_difference(
-      {before.size(), reader_of(before), reader_of(after)}, encoding, ChecksumKind::kXxh3,
-      [&](std::span<const std::byte> bytes) {
-        made.payload.insert(made.payload.end(), bytes.begin(), bytes.end());
-      });
+  made.difference =
+      write_difference({before.size(), reader_of(before), reader_of(after)}, encoding,
+                       ChecksumKind::kXxh3, [&](std::span<const std::byte> bytes) {
+                         made.payload.insert(made.payload.end(), bytes.begin(), bytes.end());
+                       });
   return made;
 }
 
