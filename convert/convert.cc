@@ -177,6 +177,11 @@ Claim take_claim(const Plan& plan, const OutputPaths& paths, const ExecuteOption
 ExecuteReport execute_claimed(const Plan& plan, const std::filesystem::path& output,
                               const ExecuteOptions& options) {
   const OutputPaths paths(output);
+  JobInputs bases;
+  for (const std::filesystem::path& base : {options.base.output, options.base.source}) {
+    if (!base.empty()) bases.folders.push_back(base);
+  }
+  require_apart(bases, output);
   // Check: all refusals come before the first byte, by the same code as in a dry run. The claim
   // comes before any look into the output, so that no other run changes it.
   require_place(plan, output, options);

@@ -314,6 +314,16 @@ void declare_rest(FlagTable& table, ConvertOptions& options, JobOptions& job) {
         "write only the files of part I of N, I from 0; all parts share the output's directory, "
         "and publish nothing; join: publish their output (ingot join)",
         {.words = {std::string(kJoin)}, .value_name = "I/N|join"}}});
+  table.add(FlagGroup::kSource,
+            {{"--base",
+              &job.execute.base.output,
+              "an output of an earlier version of the source: tensors whose source did not change "
+              "are taken over from it, by the same recipe and version of ingot",
+              {.kind = ValueKind::kFolder}},
+             {"--base-source",
+              &job.execute.base.source,
+              "the source of --base: it is read and compared with the records of --base",
+              {.needs = "--base", .kind = ValueKind::kFolder}}});
   if (!options.composes)
     table.add(
         FlagGroup::kTarget,
@@ -325,7 +335,8 @@ void declare_rest(FlagTable& table, ConvertOptions& options, JobOptions& job) {
           {.needs = "--kv-scales",
            .excludes = {"--to", "--rule", "--recipe", "--for", "--layers", "--experts", "--layout",
                         "--tp", "--ep", "--pp", "--mp", "--files", "--max-shard-size", "--part",
-                        "--verify", "--lossless-only", "--resume", "--consume-source"}}}});
+                        "--verify", "--lossless-only", "--resume", "--consume-source",
+                        "--base"}}}});
   table.add(FlagGroup::kComparison,
             {{"--verify",
               &options.gate.levels,

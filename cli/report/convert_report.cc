@@ -504,6 +504,7 @@ std::vector<std::string> written_lines(const Plan& plan, const ExecuteReport& re
   const std::string memory = fmt::format("peak memory {}", bytes_text(peak_memory()));
   if (tensors.write.n_bytes == 0) {
     const char* owner = report.n_joined > 0          ? "that the parts wrote"
+                        : report.tensors_taken > 0   ? "of the base, linked or copied"
                         : report.tensors_resumed > 0 ? "that an earlier run wrote"
                                                      : "of the source, linked or copied";
     return {fmt::format("published {} {} {}, {}", bytes_text(plan.sizes.bytes_out), owner, spent,
@@ -538,6 +539,11 @@ std::string report_text(const Plan& plan, const ExecuteReport& report, const std
   if (report.n_joined > 0) done += fmt::format(" (by {} parts)", report.n_joined);
   if (report.tensors_resumed > 0)
     done += fmt::format(" ({} of them by an earlier run)", count_text(report.tensors_resumed));
+  if (report.tensors_taken > 0) {
+    done += fmt::format(" ({} of them, {}, taken over from the base, with {} whole file{})",
+                        count_text(report.tensors_taken), bytes_text(report.bytes_taken),
+                        report.files_taken, report.files_taken == 1 ? "" : "s");
+  }
   std::vector<std::string> lines = written_lines(plan, report);
   lines.insert(lines.begin(), done);
   if (plan.recipe.to) lines.insert(lines.begin() + 1, as_asked_text(plan));
@@ -582,6 +588,9 @@ Json report_json(const Plan& plan, const ExecuteReport& report, const std::strin
                {"dropped", plan.counts.dropped},
                {"resumed", report.tensors_resumed},
                {"redone", report.tensors_redone},
+               {"taken", report.tensors_taken},
+               {"bytes_taken", report.bytes_taken},
+               {"files_taken", report.files_taken},
                {"bytes_out", plan.sizes.bytes_out},
                {"bytes_written", report.tensors.write.n_bytes},
                {"elapsed_seconds", report.elapsed_seconds},

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "check/rules/finding.h"
+#include "convert/job/base_output.h"
 #include "convert/job/claim.h"
 #include "convert/output/tensor_records.h"
 #include "convert/recipe/source_stamps.h"
@@ -47,6 +48,8 @@ struct ExecuteOptions {
   std::uint64_t mem_limit = std::uint64_t{4} << 30;
   /// A program that gives the source's bytes; null: they are in its files.
   GivenTensors* given = nullptr;
+  /// An output of an earlier version of the source, of which unchanged tensors are taken over.
+  BasePlace base = {};
   bool resume = false;
   bool force = false;
   /// Publishes the files that all parts of the job have made (PlanOptions::part), of a plan of the
@@ -90,6 +93,9 @@ struct ExecuteReport {
                                 ///< unless one of the two above is true
   std::uint32_t n_joined = 0;   ///< parts, by ExecuteOptions::join
   std::uint64_t tensors_resumed = 0;  ///< taken over from an earlier run
+  std::uint64_t tensors_taken = 0;    ///< tensors taken over from ExecuteOptions::base
+  std::uint64_t bytes_taken = 0;      ///< bytes of these
+  std::uint64_t files_taken = 0;      ///< files taken over whole
   std::uint64_t tensors_redone = 0;   ///< tensors in the journal whose bytes had not survived
   double elapsed_seconds = 0;
   TensorRunReport tensors;  ///< figures of the tensors that this run converted

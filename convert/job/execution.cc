@@ -96,7 +96,28 @@ void Execution::begin() {
   open_journal();
   link_source_files();
   if (plan_.has_rank_directories() && plan_.options.links && !plan_.options.part) require_links();
+  if (!options_.base.output.empty() && !options_.join) take_over_base();
   if (options_.consume_source) consume_from_here();
+}
+
+// Its tensors are in no journal: a run that goes on takes them over again.
+void Execution::take_over_base() {
+  options_.begin_phase("taking over");
+  TakenOver taken = take_over(options_.base, {.plan = plan_,
+                                              .identity = *identity_,
+                                              .staged = *staged_,
+                                              .done = done_,
+                                              .results = results_,
+                                              .links = plan_.options.links,
+                                              .lossless_only = options_.lossless_only,
+                                              .threads = threads_});
+  for (std::string& remark : taken.remarks) warn(std::move(remark));
+  report_.tensors_taken = taken.tensors.size();
+  report_.bytes_taken = taken.n_bytes;
+  report_.files_taken = taken.n_whole;
+  whole_files_ = std::move(taken.whole_files);
+  log(fmt::format("{} tensors are taken over from {}, {} files whole", report_.tensors_taken,
+                  options_.base.output.string(), report_.files_taken));
 }
 
 void Execution::resume(const JournalContents& earlier) {
@@ -199,6 +220,7 @@ void Execution::convert_weights() {
        .lossless_only = options_.lossless_only,
        .given = options_.given,
        .done = done_,
+       .whole_files = whole_files_,
        .results = results_,
        .progress = options_.progress,
        .durable = [this](const std::vector<std::uint32_t>& tensors) { on_durable(tensors); },

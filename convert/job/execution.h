@@ -44,6 +44,7 @@ class Execution {
   void resume(const JournalContents& earlier);
   void join(const JournalContents& parts);
   void open_journal();
+  void take_over_base();
   void consume_from_here();
   void add_inspection_report();
   [[nodiscard]] std::set<std::string> replaced_files() const;
@@ -73,7 +74,7 @@ class Execution {
   std::vector<std::string> names_;
   bool has_report_ = false;  // among names_
   std::vector<TensorResult> results_;
-  std::vector<char> done_;
+  std::vector<char> done_, whole_files_;
   std::optional<StagedFiles> staged_;
   std::optional<Journal> journal_;
   std::optional<SourceConsumer> consumer_;

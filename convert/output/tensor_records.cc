@@ -23,6 +23,7 @@ TensorRecord record_of(const Plan& plan, const PlannedTensor& planned, const Ten
                       .output = {}};
   if (const auto givers = plan.source.givers(); !givers.empty())
     record.giver = givers[tensor.giver].name;
+  record.error = done.recorded_error;
   if (done.quality) {
     const quantize::QualitySums& sums = *done.quality;
     record.error = {.relative_error = sums.relative_error(),

@@ -31,9 +31,11 @@ struct WorkUnit {
 };
 
 // Units in plan order, without finished ones; each file's header before the first tensor in it.
-std::vector<WorkUnit> work_units(const Plan& plan, const std::vector<char>& done) {
+std::vector<WorkUnit> work_units(const Plan& plan, const std::vector<char>& done,
+                                 const std::vector<char>& whole_files) {
   std::vector<WorkUnit> units;
-  std::vector<char> has_header(plan.files.size(), 0);
+  std::vector<char> has_header = whole_files;
+  has_header.resize(plan.files.size(), 0);
   const auto add_header = [&](std::uint32_t file) {
     if (has_header[file] != 0 || !plan.files[file].is_here) return;
     has_header[file] = 1;
@@ -179,12 +181,18 @@ std::exception_ptr run_units(RunContext& context, WindowWriter& writer, const Te
   return failure == nullptr && run.given != nullptr ? run.given->failure() : failure;
 }
 
-std::vector<WindowWriter::File> files_of(const Plan& plan) {
+bool is_staged_whole(const TensorRun& run, std::size_t file) {
+  return !run.whole_files.empty() && run.whole_files[file] != 0;
+}
+
+std::vector<WindowWriter::File> files_of(const TensorRun& run) {
   std::vector<WindowWriter::File> files;
-  for (const PlannedFile& file : plan.files) {
+  for (std::size_t number = 0; number < run.plan.files.size(); ++number) {
+    const PlannedFile& file = run.plan.files[number];
     // Files of other parts of the job are not written, not even opened.
+    const bool is_written = file.is_here && !is_staged_whole(run, number);
     for (const PlannedFile::Member& member : file.members)
-      files.push_back({.name = member.path, .n_bytes = file.is_here ? file.n_bytes : 0});
+      files.push_back({.name = member.path, .n_bytes = is_written ? file.n_bytes : 0});
   }
   return files;
 }
@@ -210,6 +218,8 @@ std::uint64_t mark_written(const TensorRun& run, WindowWriter& writer) {
     for (std::size_t p = 0; run.done[index] != 0 && p < planned.n_parts; ++p) {
       for (const PlannedSlice& slice : slices_of(run.plan, planned, p)) {
         if (slice.n_bytes == 0 || !is_here(run.plan, slice)) continue;
+        n_bytes += slice.n_bytes;
+        if (is_staged_whole(run, run.plan.places[slice.place].file)) continue;
         if (slice.turned.is_turned()) {
           slice.turned.for_each_run(0, slice.n_bytes,
                                     [&](std::uint64_t at, std::uint64_t n, std::uint64_t /*from*/) {
@@ -218,7 +228,6 @@ std::uint64_t mark_written(const TensorRun& run, WindowWriter& writer) {
         } else {
           writer.mark_written(slice.member, slice.offset, slice.n_bytes);
         }
-        n_bytes += slice.n_bytes;
       }
     }
   }
@@ -233,7 +242,7 @@ StageReport report_of(const StageTime& stage) {
 
 TensorRunReport convert_tensors(const TensorRun& run) {
   const auto begin = std::chrono::steady_clock::now();
-  WindowWriter writer(run.staged, files_of(run.plan), writer_options(run),
+  WindowWriter writer(run.staged, files_of(run), writer_options(run),
                       [&](std::vector<std::uint32_t> items) {
                         // Headers are written again on resume.
                         std::erase_if(items, [&](auto i) { return i >= run.plan.tensors.size(); });
@@ -250,7 +259,7 @@ TensorRunReport convert_tensors(const TensorRun& run) {
   context.progress = [&] {
     if (run.progress) run.progress(context.done_bytes.load(), run.plan.sizes.bytes_out);
   };
-  if (const auto failure = run_units(context, writer, run, work_units(run.plan, run.done))) {
+  if (const auto failure = run_units(context, writer, run, work_units(run.plan, run.done, run.whole_files))) {
     writer.abandon();
     run.log("stopped before the end; finished tensors are in the journal");
     std::rethrow_exception(failure);

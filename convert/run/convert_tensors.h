@@ -25,6 +25,8 @@ struct TensorRun {
   bool lossless_only = false;          ///< throws ValueLost for the first value that is not held
   GivenTensors* given = nullptr;       ///< says which tensors are here; null: all are
   const std::vector<char>& done;       ///< flag per tensor: an earlier run has written it
+  /// Flag per file of the plan: it is staged whole, and not opened. Empty: none is.
+  const std::vector<char>& whole_files;
   std::vector<TensorResult>& results;  ///< result per tensor: given where `done`, else filled
   /// (bytes done, bytes in all) of the output; called from several threads.
   std::function<void(std::uint64_t, std::uint64_t)> progress;

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """delta.py INGOT GOLDEN [all]: versions of checkpoints as deltas.
 
-* Chains of versions in BF16, FP8, NVFP4 and INT4 equal full conversions byte for byte, applied by ingot in one step, one
-  by one and in place, and by the decoder below, which is written after docs/versions.md and shares no code with ingot.
+* Chains of versions in BF16, FP8, NVFP4 and INT4 equal full conversions byte for byte, applied by ingot in one step,
+  one by one and in place, and by the decoder below, which is written after docs/versions.md and shares no code with it.
 * Streams of another program (GOLDEN) are applied, full versions among them, and leave no manifest of the old weights.
 * A delta of another base, out of order, cut, changed, or with an index that lies is refused, and nothing changes.
 * Files with other names (hard links) and links to files are never written to.
@@ -256,7 +256,8 @@ def theirs(work):
         (base / "ingot.json").write_text("{}")
         text = delta("check", base, golden / model / name)
         is_full = "full" in name
-        note(f"{model} {name}: says how far", ("compared with nothing" in text) and is_full == ("is a full one" in text), text)
+        note(f"{model} {name}: says how far", "compared with nothing" in text, text)
+        note(f"{model} {name}: says what is full", is_full == ("is a full one" in text), text)
         delta("apply", base, golden / model / name, *flags)
         found = {name: hashlib.sha256(data).hexdigest() for name, (_, _, data) in tensors_in(base).items()}
         note(f"{model} {name} {flags}: version 4", found == expected)
@@ -311,6 +312,19 @@ def flip(name, at):
     return change
 
 
+def in_map(change):
+    return lambda version: edit_index(version, lambda index: change(index["weight_map"]))
+
+
+def in_metadata(**keys):
+    return lambda version: edit_index(version, lambda index: index["metadata"].update(keys))
+
+
+def add_state(version):
+    (version / "extra/.weight_sync").mkdir()
+    (version / "extra/.weight_sync/state.json").write_text("{}")
+
+
 def cut(version):
     path = sorted(version.glob("*.safetensors"))[0]
     os.truncate(path, path.stat().st_size - 7)
@@ -337,13 +351,12 @@ def refusals(work):
         full.append(work / f"full{i}")
         run("convert", work / f"source{i}", full[-1], "--to", "bf16", "--progress", "never")
     (full[1] / "extra.json").write_text("{}")
-    names = {}
     for encoding in ("xor", "overwrite"):
         for i in (1, 2):
             delta("make", full[i - 1], full[i], "-o", work / encoding, "--encoding", encoding)
-        names[encoding] = len(tensors_in(work / encoding / "weight_v000001"))
     sizes = {name: len(data) for name, (_, _, data) in tensors_in(full[0]).items()}
     base = copy(full[0], work / "base")
+    record = "ingot.delta.jsonl.zst"
     before = tree(work)
 
     applies = [[], ["--in-place"]]
@@ -361,7 +374,6 @@ def refusals(work):
     refused("another base", work / "xor", base=copy(full[1], work / "other"), says="is no base of it")
     refused("no versions", full[2], says="neither a stream")
     refused("twice", work / "xor", work / "overwrite", says="is version 1, and so is")
-    one = bytearray(read_weights(full[0] / "model.safetensors")[1][sorted(sizes)[-1]][2])
     spoiled = copy(full[0], work / "spoiled")
     data = bytearray((spoiled / "model.safetensors").read_bytes())
     data[-1] ^= 1
@@ -386,26 +398,26 @@ def refusals(work):
         ("a wrong count", "overwrite", set_payload(words(3, [4, 5], b"ab")), "less content"),
         ("a huge count", "overwrite", set_payload(words(0xFFFFFFFF, [4, 5], b"ab")), "more bytes than"),
         ("bytes behind", "overwrite", set_payload(words(1, [4], b"ab")), "more content"),
-        ("a name that is not there", "xor", lambda v: edit_index(v, lambda i: i["weight_map"].update(x=sorted(i["weight_map"].values())[0])), "where the index has it"),
-        ("a name too few", "xor", lambda v: edit_index(v, lambda i: i["weight_map"].popitem()), "not named by the index"),
-        ("a file that is not there", "xor", lambda v: edit_index(v, lambda i: i["weight_map"].update(x="x.safetensors")), "not here"),
+        ("a name that is not there", "xor", in_map(lambda m: m.update(x=min(m.values()))), "where the index has it"),
+        ("a name too few", "xor", in_map(lambda m: m.popitem()), "not named by the index"),
+        ("a file that is not there", "xor", in_map(lambda m: m.update(x="x.safetensors")), "not here"),
         ("a file too many", "xor", second_file, "two files"),
-        ("a file out of the folder", "xor", lambda v: edit_index(v, lambda i: i["weight_map"].update(x="../full0/model.safetensors")), ""),
-        ("another number", "xor", lambda v: edit_index(v, lambda i: i["metadata"].update(version="000007")), "was it renamed"),
-        ("another base's number", "xor", lambda v: edit_index(v, lambda i: i["metadata"].update(base_version="000005")), ""),
-        ("no number", "xor", lambda v: edit_index(v, lambda i: i["metadata"].update(version=[])), "number"),
-        ("another encoding", "xor", lambda v: edit_index(v, lambda i: i["metadata"].update(delta_encoding="add")), "are read"),
-        ("another compression", "xor", lambda v: edit_index(v, lambda i: i["metadata"].update(compression_format="lz4")), "are read"),
-        ("no encoding", "xor", lambda v: edit_index(v, lambda i: i["metadata"].pop("delta_encoding")), "is a delta without"),
-        ("no record", "xor", lambda v: (v / "ingot.delta.jsonl.zst").unlink(), "ingot.delta.jsonl.zst"),
-        ("a cut record", "xor", lambda v: os.truncate(v / "ingot.delta.jsonl.zst", 40), "ingot.delta.jsonl.zst"),
-        ("another version's record", "xor", lambda v: shutil.copy(v.parent / "weight_v000002/ingot.delta.jsonl.zst", v), "not the record"),
+        ("a file out of the folder", "xor", in_map(lambda m: m.update(x="../full0/model.safetensors")), ""),
+        ("another number", "xor", in_metadata(version="000007"), "was it renamed"),
+        ("another base's number", "xor", in_metadata(base_version="000005"), ""),
+        ("no number", "xor", in_metadata(version=[]), "number"),
+        ("another encoding", "xor", in_metadata(delta_encoding="add"), "are read"),
+        ("another compression", "xor", in_metadata(compression_format="lz4"), "are read"),
+        ("no encoding", "xor", in_metadata(delta_encoding=None), "is a delta without"),
+        ("no record", "xor", lambda v: (v / record).unlink(), record),
+        ("a cut record", "xor", lambda v: os.truncate(v / record, 40), record),
+        ("another record", "xor", lambda v: shutil.copy(v.parent / "weight_v000002" / record, v), "not the record"),
         ("another extra file", "xor", flip("extra/ingot.json", 5), "is not the file"),
         ("an extra file too many", "xor", lambda v: (v / "extra/more.json").write_text("{}"), "holds other files"),
         ("an extra file too few", "xor", lambda v: (v / "extra/extra.json").unlink(), "holds other files"),
         ("a link in extra", "xor", lambda v: os.symlink("/etc/passwd", v / "extra/passwd"), "no file that a delta may"),
-        ("weights in extra", "xor", lambda v: (v / "extra/more.safetensors").write_text("{}"), "no file that a delta may"),
-        ("a state in extra", "xor", lambda v: ((v / "extra/.weight_sync").mkdir(), (v / "extra/.weight_sync/state.json").write_text("{}")), "no file that a delta may"),
+        ("weights in extra", "xor", lambda v: (v / "extra/x.safetensors").write_text("{}"), "no file that a delta may"),
+        ("a state in extra", "xor", add_state, "no file that a delta may"),
     ]:
         kept = copy(work / encoding, work / "kept")
         damage(work / encoding / "weight_v000001")
@@ -457,7 +469,8 @@ def links(work):
             claim = f"{form} links {flags}"
             note(f"{claim}: untouched", kept.read_bytes() == data and kept.stat().st_mtime_ns == stamp)
             note(f"{claim}: applied", tensors_in(base) == tensors_in(work / "v1"))
-            note(f"{claim}: others stay", (base / "sub/notes.txt").read_text() == "notes" and os.readlink(base / "link.txt") == "sub/notes.txt")
+            note(f"{claim}: notes stay", (base / "sub/notes.txt").read_text() == "notes")
+            note(f"{claim}: links stay", os.readlink(base / "link.txt") == "sub/notes.txt")
             shutil.rmtree(base), kept.unlink()
     # Sharded differently: tensors are changed where the base has them.
     run("convert", work / "v0", work / "c0", "--to", "nvfp4", "--progress", "never")
@@ -472,6 +485,52 @@ def links(work):
     shutil.rmtree(work)
 
 
+def bases(work):
+    """A conversion with a base is the conversion without one, to the byte, and writes what changed."""
+    work.mkdir()
+    source = [work / "source0", work / "source1"]
+    run("synth", source[0], "--family", "qwen3_moe", "--scheme", "bf16", "--like", "tiny", "--shards", 2)
+    changed(source[0], source[1], 0.05, 1)
+    for scheme, *flags in (["nvfp4"], ["fp8", "--max-shard-size", "60KB"], ["bf16"]):
+        flags = ["--to", scheme, *flags]
+        old, full, based, same = (work / f"{scheme}-{name}" for name in ("old", "full", "based", "same"))
+        for where, out in ((source[0], old), (source[1], full)):
+            run("convert", where, out, *flags, "--progress", "never")
+        stream = work / f"{scheme}-stream"
+        report = document("convert", source[1], based, *flags, "--base", old, "--delta", stream, "--threads", 2)
+        note(f"{scheme}: the output of a base", tree(based) == tree(full))
+        is_less = report["bytes_written"] < report["bytes_out"]
+        note(f"{scheme}: what is taken over", report["taken"] > 0 and is_less, report)
+        delta("make", old, full, "-o", work / f"{scheme}-made")
+        note(f"{scheme}: the delta of a conversion", tree(stream) == tree(work / f"{scheme}-made"))
+        report = document("convert", source[0], same, *flags, "--base", old, "--base-source", source[0])
+        files = sorted(old.glob("*.safetensors"))
+        note(f"{scheme}: the same source", tree(same) == tree(old) and report["files_taken"] == len(files), report)
+        note(f"{scheme}: links", all(os.path.samefile(path, same / path.name) for path in files))
+    old, full = work / "nvfp4-old", work / "nvfp4-full"
+    shards = ["--to", "nvfp4", "--max-shard-size", "60KB"]
+    run("convert", source[1], work / "shards", *shards, "--progress", "never")
+    report = document("convert", source[1], work / "based-shards", *shards, "--base", old)
+    note("a base in other files", tree(work / "based-shards") == tree(work / "shards") and report["taken"] > 0, report)
+    report = document("convert", source[1], work / "other", "--to", "nvfp4", "--search", "mse", "--base", old)
+    words = " ".join(fault["message"] for fault in report["warnings"])
+    note("a base of another recipe", report["taken"] == 0 and "another recipe" in words, report)
+    spoiled = copy(old, work / "spoiled")
+    for path in spoiled.glob("*.safetensors"):
+        data = bytearray(path.read_bytes())
+        data[-100] ^= 1
+        path.write_bytes(data)
+    report = document("convert", source[1], work / "again", "--to", "nvfp4", "--base", spoiled)
+    note("a spoiled base", tree(work / "again") == tree(full), report)
+    none = [source[1], work / "none", "--to", "nvfp4"]
+    words = run("convert", *none, "--base", old, "--base-source", source[1], code=2)
+    note("another source of the base", "is not the tensor from which" in words, words)
+    words = run("convert", *none, "--base", source[0], code=2)
+    note("a base without records", "only an output of ingot" in words, words)
+    run("convert", source[1], old / "sub", "--to", "nvfp4", "--base", old, code=2)
+    shutil.rmtree(work)
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="ingot-delta-") as folder:
         work = pathlib.Path(folder)
@@ -482,6 +541,7 @@ def main():
         theirs(work / "theirs")
         refusals(work / "refusals")
         links(work / "links")
+        bases(work / "bases")
     print(f"{len(failures)} failures")
     return 1 if failures else 0
 

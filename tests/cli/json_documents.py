@@ -250,6 +250,8 @@ def try_all(work):
     run(0, "convert", example, at("nvfp4"), "--to", "nvfp4", *quiet)
     expect(run(0, "convert", example, at("nvfp4"), "--to", "nvfp4", "--resume", *quiet)["already_done"], "done twice")
     run(2, "convert", example, at("nvfp4"), "--to", "nvfp4", *quiet)
+    based = run(0, "convert", example, at("based"), "--to", "nvfp4", "--base", at("nvfp4"), "--delta", at("deltas"), *quiet)
+    expect(based["taken"] > 0 and based["files_taken"] > 0 and based["delta_bytes"] == 0, "nothing taken over from a base")
     gates = ("--verify", "weights", *quiet)
     int8 = ("convert", example, at("int8"), "--to", "int8", "--kv-scales", at("cache.safetensors"), *gates)
     kept = run(0, *int8)
