@@ -1,4 +1,7 @@
+#include <filesystem>
+#include <map>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 
@@ -14,10 +17,14 @@
 #include "cli/terminal/session.h"
 #include "cli/terminal/terminal.h"
 #include "convert/output/model_card.h"
+#include "delta/make.h"
+#include "formats/base/hash.h"
 #include "formats/json/json.h"
+#include "formats/records/manifest.h"
 #include "library/conversion.h"
 #include "library/options/flag_table.h"
 #include "library/options/target_flags.h"
+#include "report/figures.h"
 #include "verify/verification.h"
 
 namespace ingot::cli {
@@ -25,9 +32,44 @@ namespace {
 
 // The flags as given; validated into a recipe and options when the command runs.
 struct ConvertFlags : library::ConvertOptions {
-  std::string explain, mpi = "auto";
+  std::string explain, mpi = "auto", delta;
   JobFlags job;
 };
+
+// Hashes of an output's stored tensors by name, from its records.
+std::map<std::string, Hash128, std::less<>> recorded_hashes(const std::filesystem::path& output) {
+  std::map<std::string, Hash128, std::less<>> hashes;
+  const auto manifest = formats::read_manifest(output);
+  if (!manifest) return hashes;
+  for (const formats::TensorRecord& record :
+       formats::read_tensor_records(output / formats::kRecordsName, manifest->records_hash)) {
+    for (const formats::TensorHash& part : record.output) hashes.emplace(part.name, part.hash);
+  }
+  return hashes;
+}
+
+// The difference to the base, as the next version of a stream: only tensors with other hashes are
+// read.
+void write_delta(const ConvertFlags& flags) {
+  const std::filesystem::path& base = flags.job.execute.base.output;
+  const auto before = recorded_hashes(base), after = recorded_hashes(flags.job.output);
+  const StopScope stop = stop_at_signals("the delta was made (ingot delta make makes it)");
+  const delta::MadeDelta made =
+      delta::make_delta(base, flags.job.output, flags.delta,
+                        {.threads = threads_of(flags.job.execute.threads),
+                         .unchanged = [&](std::string_view name) -> std::optional<Hash128> {
+                           const auto a = before.find(name), b = after.find(name);
+                           return a != before.end() && b != after.end() && a->second == b->second
+                                      ? std::optional(a->second)
+                                      : std::nullopt;
+                         }});
+  answer().add({{"delta", made.directory.string()}, {"delta_bytes", made.n_payload}});
+  if (!answer().is_json) {
+    out() << fmt::format("{}: version {}, {} of {} tensors changed, {}\n", made.directory.string(),
+                         made.version, count_text(made.n_changed), count_text(made.n_tensors),
+                         bytes_text(made.n_payload));
+  }
+}
 
 // The table of contents of the program: read, plan, execute, report.
 int run_convert(ConvertFlags& flags) {
@@ -65,12 +107,17 @@ int run_convert(ConvertFlags& flags) {
                                   .in_file(flags.job.output);
         }
       });
-  return run_job(flags.job, flags.composes ? "composing" : "converting", conversion.plan);
+  const int code = run_job(flags.job, flags.composes ? "composing" : "converting", conversion.plan);
+  if (code == kExitDone && !flags.delta.empty() && !flags.job.dry_run) write_delta(flags);
+  return code;
 }
 
 // A part for each rank and, when all are done, the join by rank 0.
 int run_on(Ranks& ranks, const ConvertFlags& flags) {
   const bool is_first = ranks.rank() == 0;
+  if (!flags.delta.empty())
+    throw Error(ErrorCode::kUnsupported,
+                "--delta is written by one process (ingot delta make, when the output is there)");
   // Only the first rank prints when no file is written.
   const bool is_shown = flags.job.dry_run || !flags.explain.empty();
   int code = kExitDone;
@@ -145,6 +192,14 @@ void declare_job_of(FlagTable& table, ConvertFlags& flags) {
                 "by the first of them",
                 {"--part"})});
   declare_job(table, flags.job);
+  table.add(FlagGroup::kTarget,
+            {{"--delta",
+              &flags.delta,
+              "stream that gets the difference to --base as its next version (ingot delta make)",
+              {.needs = "--base",
+               .excludes = {"--part", "--mpi"},
+               .kind = ValueKind::kFolder,
+               .is_written = true}}});
 }
 
 }  // namespace
@@ -184,6 +239,8 @@ std::function<int()> declare_convert(FlagTable& table) {
       "Examples:\n"
       "  ingot convert DeepSeek-V3.2 DeepSeek-V3.2-bf16 --to bf16\n"
       "  ingot convert IN OUT --to bf16 --dry-run\n"
+      "  ingot convert NEW OUT-2 --to nvfp4 --base OUT-1      only tensors that changed are "
+      "encoded\n"
       "  ingot convert IN OUT --to int8                       W8A8 for vLLM and SGLang\n"
       "  ingot convert IN OUT --to int8 --for vllm-ascend     W8A8 in the dialect of Ascend\n"
       "  ingot convert IN OUT --to nvfp4 --dialect modelopt --activations static --input-scale 1\n"
