@@ -142,7 +142,10 @@ class BaseReader {
     }
     for (std::uint32_t i = 0; i < plan_.tensors.size(); ++i) {
       const PlannedTensor& planned = plan_.tensors[i];
-      if (planned.n_parts == 0 || run_.done[i] != 0 || !plan_.is_here(planned)) continue;
+      // Changed values (--lora, edits) have further sources.
+      if (planned.n_parts == 0 || run_.done[i] != 0 || !plan_.is_here(planned) ||
+          planned.is_changed)
+        continue;
       const auto found = records_.find(plan_.tensor_of(planned).name);
       if (found == records_.end()) continue;
       const TensorRecord& record = found->second;
@@ -158,7 +161,7 @@ class BaseReader {
       const bool is_exact = planned.action == Action::kCopy || planned.action == Action::kRewrap;
       if (made.role == record.role && made.layer == record.layer && made.expert == record.expert &&
           made.action == record.action && made.from == record.from && made.to == record.to &&
-          made.giver == record.giver &&
+          made.giver == record.giver && !record.change &&
           have_same_parts(source_hashes(plan_, planned, unknown), record.source) &&
           !record.source.empty() && have_same_parts(outputs, record.output) &&
           (is_exact || !run_.lossless_only))

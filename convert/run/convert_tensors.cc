@@ -259,7 +259,8 @@ TensorRunReport convert_tensors(const TensorRun& run) {
   context.progress = [&] {
     if (run.progress) run.progress(context.done_bytes.load(), run.plan.sizes.bytes_out);
   };
-  if (const auto failure = run_units(context, writer, run, work_units(run.plan, run.done, run.whole_files))) {
+  const std::vector<WorkUnit> units = work_units(run.plan, run.done, run.whole_files);
+  if (const auto failure = run_units(context, writer, run, units)) {
     writer.abandon();
     run.log("stopped before the end; finished tensors are in the journal");
     std::rethrow_exception(failure);
