@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -87,7 +88,7 @@ Linears linears_of(const Plan& plan) {
         !is_quantized(planned.to))
       continue;
     const Rule* rule = plan.recipe.decide(tensor).rule;
-    const bool is_free = planned.to == kBudgetSchemes.front() && tensor.layer && rule != nullptr &&
+    const bool is_free = planned.to == plan.recipe.to && tensor.layer && rule != nullptr &&
                          rule->origin == RuleOrigin::kDefault;
     if (!is_free) {
       linears.fixed.bits += bits_of(planned);
@@ -178,7 +179,8 @@ class TensorLoss {
                                           .scales = written,
                                           .scale_cols = ceil_div(band.cols, block[1]),
                                           .block_rows = block[0],
-                                          .block_cols = block[1]};
+                                          .block_cols = block[1],
+                                          .zeros = encoder.zeros()};
     std::vector<float> was(band.rows * band.cols), is(was.size());
     const auto view = [&](std::vector<float>& values) {
       return formats::MatrixView<float>{
@@ -243,42 +245,129 @@ std::vector<std::string> selectors_of(const std::vector<BudgetGroup>& groups, st
   return selectors;
 }
 
-std::string_view word_of(std::size_t choice) {
-  return formats::scheme_facts(kBudgetSchemes[choice]).name;
+std::string_view word_of(SchemeId scheme) {
+  return formats::scheme_facts(scheme).name;
 }
 
 // An option of a recipe that no weight takes would be refused.
-bool has_narrowest(const Budget& budget) {
+bool has_first(const Budget& budget) {
   return std::ranges::find(budget.groups, std::size_t{0}, &BudgetGroup::chosen) !=
          budget.groups.end();
 }
 
-std::string recipe_text(const Budget& budget) {
+// True if the dialect has the scheme as it is written by default, and groups of its scales fill the
+// rows of all of the tensors.
+bool may_have(const Plan& plan, SchemeId scheme, std::span<const std::uint32_t> tensors) {
+  const formats::SchemeFacts& facts = formats::scheme_facts(scheme);
+  if (!facts.quantized) return true;
+  const formats::Checkpoint& source = plan.source;
+  const auto* const row = formats::find_storage(*plan.target.dialect, source.family(), scheme);
+  if (row == nullptr || row->is_read_only || !row->activations_choice.empty()) return false;
+  return std::ranges::all_of(tensors, [&](std::uint32_t tensor) {
+    const std::uint64_t cols = source.tensors()[tensor].shape.back();
+    std::uint64_t group = facts.group_rows == 1 ? facts.group_cols : 0;
+    if (facts.chooses_cols)
+      group = std::max<std::uint64_t>(plan.recipe.choices.group_size.value_or(group), 8);
+    return group <= 1 || cols % group == 0;
+  });
+}
+
+bool searches(SchemeId scheme) {
+  const quantize::Scheme* const arithmetic = quantize::find_scheme(scheme);
+  return arithmetic != nullptr && !arithmetic->searches.empty();
+}
+
+// Leaves the default where the scheme does not have the search, as a mixture of schemes does.
+void take_search_of(SchemeId scheme, Recipe& recipe) {
+  const quantize::Scheme* const arithmetic = quantize::find_scheme(scheme);
+  const bool has_search =
+      arithmetic != nullptr &&
+      std::ranges::find(arithmetic->searches, recipe.choices.search) != arithmetic->searches.end();
+  if (!has_search) recipe.choices.search = Choices().search;
+}
+
+// The recipe that gives groups a scheme other than the first, for its sizes and losses: without
+// options that belong to the first, and without importance where nothing is encoded.
+Recipe recipe_of_choice(const Recipe& recipe, const Plan& first, SchemeId scheme,
+                        const std::vector<std::string>& selectors, bool is_encoded) {
+  Recipe other = recipe;
+  other.to.reset();
+  other.choices.dialect = first.target.dialect->name;
+  take_search_of(scheme, other);
+  if (!is_encoded || !searches(scheme)) other.choices.importance.reset();
+  other.choices.zero_points = recipe.choices.zero_points && scheme == SchemeId::kInt4Group;
+  for (const std::string& selector : selectors)
+    other.rules.push_back(make_rule(selector, word_of(scheme), RuleOrigin::kRecipe));
+  return other;
+}
+
+}  // namespace
+
+std::string budget_recipe(const Budget& budget) {
   std::string text = fmt::format(
       "# {:.3f} bits a weight of the quantized linear layers, scales included; from {:.3f} to "
       "{:.3f} can be had.\n",
       budget.bits, budget.least, budget.most);
-  if (has_narrowest(budget)) text += fmt::format("to: {}\nquantize-attention: true\n", word_of(0));
+  if (has_first(budget)) {
+    text += fmt::format("to: {}\nquantize-attention: true\n", word_of(budget.schemes[0]));
+  } else if (!budget.dialect.empty()) {
+    text += fmt::format("dialect: {}\n", budget.dialect);
+  }
   bool has_rules = false;
-  for (std::size_t choice = 1; choice < kBudgetSchemes.size(); ++choice) {
+  for (std::size_t choice = 1; choice < budget.schemes.size(); ++choice) {
     for (const std::string& selector : selectors_of(budget.groups, choice)) {
       text += fmt::format("{}  - match: {}\n    scheme: {}\n", has_rules ? "" : "rules:\n",
-                          selector, word_of(choice));
+                          selector, word_of(budget.schemes[choice]));
       has_rules = true;
     }
   }
   return text;
 }
 
-}  // namespace
+std::vector<SchemeId> budget_schemes(std::string_view words) {
+  std::vector<SchemeId> schemes(kBudgetSchemes.begin(), kBudgetSchemes.end());
+  if (words.empty()) return schemes;
+  std::vector<SchemeId> known = schemes;
+  known.insert(known.end(), kOtherBudgetSchemes.begin(), kOtherBudgetSchemes.end());
+  schemes.clear();
+  for (std::size_t begin = 0; begin <= words.size();) {
+    const std::size_t end = std::min(words.find(',', begin), words.size());
+    const std::string_view word = words.substr(begin, end - begin);
+    begin = end + 1;
+    const SchemeId scheme = parse_scheme_word(word, "--bits-from");
+    if (std::ranges::find(known, scheme) == known.end()) {
+      throw Error(ErrorCode::kInvalidArgument, "--bits-from does not choose {} (it has {})", word,
+                  fmt::join(known | std::views::transform(word_of), ", "));
+    }
+    if (std::ranges::find(schemes, scheme) != schemes.end())
+      throw Error(ErrorCode::kInvalidArgument, "--bits-from has {} twice", word);
+    schemes.push_back(scheme);
+  }
+  if (!formats::scheme_facts(schemes.front()).quantized) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--bits-from begins with {}, which quantizes nothing (begin with the scheme whose "
+                "layers are to be counted)",
+                word_of(schemes.front()));
+  }
+  return schemes;
+}
 
-Budget choose_within(std::vector<BudgetGroup> groups, const FixedLinears& fixed, double wanted) {
-  Budget budget;
+Budget choose_within(std::vector<BudgetGroup> groups, std::vector<SchemeId> schemes,
+                     const FixedLinears& fixed, double wanted) {
+  Budget budget{.schemes = std::move(schemes)};
   std::uint64_t elements = fixed.elements, least = fixed.bits, most = fixed.bits;
+  std::vector<std::uint64_t> narrowest;  // by group
   for (const BudgetGroup& group : groups) {
     elements += group.elements;
-    least += std::ranges::min(group.bits);
-    most += std::ranges::max(group.bits);
+    std::uint64_t low = std::numeric_limits<std::uint64_t>::max(), high = 0;
+    for (std::size_t choice = 0; choice < group.bits.size(); ++choice) {
+      if (!std::isfinite(group.losses[choice])) continue;
+      low = std::min(low, group.bits[choice]);
+      high = std::max(high, group.bits[choice]);
+    }
+    narrowest.push_back(low);
+    least += low;
+    most += high;
   }
   if (elements == 0) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -288,45 +377,50 @@ Budget choose_within(std::vector<BudgetGroup> groups, const FixedLinears& fixed,
   const auto average = [&](std::uint64_t bits) { return static_cast<double>(bits) / n; };
   budget.least = average(least);
   budget.most = average(most);
-  // The best choice of the groups so far, by the step of its size above the least.
+  // The best choice of the groups so far, by the step of its size above the least, and how it was
+  // come to: the state of the groups before, and the choice of the last.
   struct State {
     double loss = std::numeric_limits<double>::infinity();
     std::uint64_t bits = 0;
-    std::uint32_t before = 0;  // state of the groups before
-    std::uint8_t choice = 0;
+  };
+  struct Way {
+    std::uint32_t before : 24 = 0, choice : 8 = 0;
   };
   const auto n_states =
       static_cast<std::size_t>((budget.most - budget.least) / kStep) + groups.size() + 2;
+  INGOT_CHECK(n_states < std::size_t{1} << 24);
   const auto step_of = [&](std::uint64_t above) {
     return static_cast<std::size_t>(average(above) / kStep);
   };
-  std::vector<std::vector<State>> states(groups.size() + 1);
-  states[0].resize(1);
-  states[0][0].loss = 0;
+  std::vector<State> states = {{.loss = 0, .bits = 0}};
+  std::vector<std::vector<Way>> ways;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     StopScope::check();
     const BudgetGroup& group = groups[g];
-    states[g + 1].resize(n_states);
-    const std::uint64_t narrow = std::ranges::min(group.bits);
-    for (std::size_t s = 0; s < states[g].size(); ++s) {
-      const State& from = states[g][s];
+    std::vector<State> next(n_states);
+    std::vector<Way>& way = ways.emplace_back(n_states);
+    for (std::size_t s = 0; s < states.size(); ++s) {
+      const State& from = states[s];
       if (!std::isfinite(from.loss)) continue;
       for (std::size_t choice = 0; choice < group.bits.size(); ++choice) {
-        const std::uint64_t above = from.bits + group.bits[choice] - narrow;
-        State& to = states[g + 1][step_of(above)];
         const double loss = from.loss + group.losses[choice];
-        if (loss < to.loss)
-          to = {loss, above, static_cast<std::uint32_t>(s), static_cast<std::uint8_t>(choice)};
+        if (!std::isfinite(loss)) continue;
+        const std::uint64_t above = from.bits + group.bits[choice] - narrowest[g];
+        const std::size_t step = step_of(above);
+        if (!(loss < next[step].loss)) continue;
+        next[step] = {.loss = loss, .bits = above};
+        way[step].before = static_cast<std::uint32_t>(s) & 0xFFFFFFU;
+        way[step].choice = static_cast<std::uint8_t>(choice);
       }
     }
+    states = std::move(next);
   }
   const auto best_between = [&](double low, double high) {
     std::optional<std::size_t> best;
-    for (std::size_t s = 0; s < states.back().size(); ++s) {
-      const State& state = states.back()[s];
-      const double bits = average(least + state.bits);
-      if (!std::isfinite(state.loss) || bits < low || bits > high) continue;
-      if (!best || state.loss < states.back()[*best].loss) best = s;
+    for (std::size_t s = 0; s < states.size(); ++s) {
+      const double bits = average(least + states[s].bits);
+      if (!std::isfinite(states[s].loss) || bits < low || bits > high) continue;
+      if (!best || states[s].loss < states[*best].loss) best = s;
     }
     return best;
   };
@@ -334,34 +428,35 @@ Budget choose_within(std::vector<BudgetGroup> groups, const FixedLinears& fixed,
   if (!best) best = best_between(wanted, wanted + kBudgetSlack);
   if (!best) {
     double below = budget.least, above = budget.most;
-    for (const State& state : states.back()) {
+    for (const State& state : states) {
       if (!std::isfinite(state.loss)) continue;
       const double bits = average(least + state.bits);
       if (bits <= wanted) below = std::max(below, bits);
       if (bits >= wanted) above = std::min(above, bits);
     }
     throw Error(ErrorCode::kInvalidArgument,
-                "--bits {} cannot be had within {}: {} in {} and {} in {} give from {:.3f} to "
-                "{:.3f} bits for this model{}",
-                wanted, kBudgetSlack, "all linear layers", word_of(0), "all", word_of(1),
-                budget.least, budget.most,
+                "--bits {} cannot be had within {}: {} give from {:.3f} to {:.3f} bits for this "
+                "model{}",
+                wanted, kBudgetSlack,
+                fmt::join(budget.schemes | std::views::transform(word_of), ", "), budget.least,
+                budget.most,
                 wanted < budget.least || wanted > budget.most
                     ? ""
                     : fmt::format(", the nearest are {:.3f} and {:.3f}", below, above));
   }
-  budget.loss = states.back()[*best].loss;
-  budget.bits = average(least + states.back()[*best].bits);
+  budget.loss = states[*best].loss;
+  budget.bits = average(least + states[*best].bits);
   for (std::size_t g = groups.size(), s = *best; g > 0; --g) {
-    groups[g - 1].chosen = states[g][s].choice;
-    s = states[g][s].before;
+    groups[g - 1].chosen = ways[g - 1][s].choice;
+    s = ways[g - 1][s].before;
   }
   budget.groups = std::move(groups);
-  budget.recipe = recipe_text(budget);
+  budget.recipe = budget_recipe(budget);
   return budget;
 }
 
-Budget choose_schemes(std::shared_ptr<const Checkpoint> opened, Recipe& recipe, double bits,
-                      std::size_t threads) {
+Budget choose_schemes(std::shared_ptr<const Checkpoint> opened, Recipe& recipe,
+                      const std::vector<SchemeId>& schemes, double bits, std::size_t threads) {
   if (recipe.to) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--bits chooses the schemes, and --to names one for all (leave one of them out)");
@@ -373,28 +468,33 @@ Budget choose_schemes(std::shared_ptr<const Checkpoint> opened, Recipe& recipe, 
   }
   const std::shared_ptr<const Importance> statistics = recipe.choices.importance;
   const Importance& importance = *statistics;
-  recipe.to = kBudgetSchemes.front();
+  recipe.to = schemes.front();
   recipe.choices.quantize_attention = true;
   const auto shared = as_written(std::move(opened), recipe, {});
   const Checkpoint& source = *shared;
+  // Losses are those of nearest codes.
+  Recipe measured = recipe;
+  measured.choices.gptq = false;
+  measured.given.clear();  // an option may belong to one of the schemes only
   std::vector<Plan> plans;
-  plans.push_back(plan_conversion(source, recipe, {}));
+  Recipe first = measured;
+  take_search_of(schemes.front(), first);
+  plans.push_back(plan_conversion(source, std::move(first), {}));
   Linears linears = linears_of(plans.front());
-  for (std::size_t choice = 1; choice < kBudgetSchemes.size(); ++choice) {
-    // No weight has the narrowest scheme there, and there may be nothing to search.
-    Recipe other = recipe;
-    other.to.reset();
-    other.choices.importance.reset();
-    other.given.clear();
-    other.choices.dialect = plans.front().target.dialect->name;
-    std::vector<BudgetGroup> all;
+  for (std::size_t choice = 1; choice < schemes.size(); ++choice) {
+    std::vector<BudgetGroup> able;
+    bool is_encoded = false;
     for (auto& [unused, grouped] : linears.groups) {
-      all.push_back(grouped.group);
-      all.back().chosen = choice;
+      if (!may_have(plans.front(), schemes[choice], grouped.tensors)) continue;
+      able.push_back(grouped.group);
+      able.back().chosen = choice;
+      for (const std::uint32_t tensor : grouped.tensors)
+        is_encoded |= source.tensors()[tensor].encoding.scheme != schemes[choice];
     }
-    for (const std::string& selector : selectors_of(all, choice))
-      other.rules.push_back(make_rule(selector, word_of(choice), RuleOrigin::kRecipe));
-    plans.push_back(plan_conversion(source, std::move(other), {}));
+    plans.push_back(plan_conversion(source,
+                                    recipe_of_choice(measured, plans.front(), schemes[choice],
+                                                     selectors_of(able, choice), is_encoded),
+                                    {}));
   }
   // By choice, the planned tensor of each tensor of the source.
   std::vector<std::map<std::uint32_t, const PlannedTensor*>> planned(plans.size());
@@ -415,6 +515,10 @@ Budget choose_schemes(std::shared_ptr<const Checkpoint> opened, Recipe& recipe, 
     for (std::size_t choice = 0; choice < plans.size(); ++choice) {
       for (const std::uint32_t tensor : grouped.tensors)
         grouped.group.bits[choice] += bits_of(*planned[choice].at(tensor));
+      const bool has_scheme = std::ranges::all_of(grouped.tensors, [&](std::uint32_t tensor) {
+        return planned[choice].at(tensor)->to == schemes[choice];
+      });
+      if (!has_scheme) grouped.group.losses[choice] = std::numeric_limits<double>::infinity();
     }
     for (const std::uint32_t tensor : seen_of(source, grouped)) {
       const LogicalTensor& of = source.tensors()[tensor];
@@ -426,7 +530,8 @@ Budget choose_schemes(std::shared_ptr<const Checkpoint> opened, Recipe& recipe, 
       }
       for (std::size_t choice = 0; choice < plans.size(); ++choice) {
         // Codes that are kept lose nothing.
-        if (planned[choice].at(tensor)->action == Action::kQuantize)
+        if (std::isfinite(grouped.group.losses[choice]) &&
+            planned[choice].at(tensor)->action == Action::kQuantize)
           tasks.push_back({&grouped, choice, tensor});
       }
     }
@@ -450,15 +555,32 @@ Budget choose_schemes(std::shared_ptr<const Checkpoint> opened, Recipe& recipe, 
   }
   std::vector<BudgetGroup> groups;
   for (auto& [unused, grouped] : linears.groups) groups.push_back(std::move(grouped.group));
-  Budget budget = choose_within(std::move(groups), linears.fixed, bits);
-  if (!has_narrowest(budget)) {
+  Budget budget = choose_within(std::move(groups), schemes, linears.fixed, bits);
+  const bool keeps_fp8 = std::ranges::all_of(budget.groups, [&](const BudgetGroup& group) {
+    return schemes[group.chosen] == SchemeId::kFp8Block || !is_quantized(schemes[group.chosen]);
+  });
+  if (!has_first(budget)) {
     recipe.to.reset();
+    // FP8 blocks are in the dialect of their source, others where they were measured.
+    if (!keeps_fp8 && recipe.choices.dialect.empty()) {
+      budget.dialect = plans.front().target.dialect->name;
+      recipe.choices.dialect = budget.dialect;
+      budget.recipe = budget_recipe(budget);
+    }
+  }
+  std::size_t g = 0;
+  bool is_weighted = false;  // where nothing is, importance would be refused
+  for (const auto& [unused, grouped] : linears.groups) {
+    const auto& of = planned[budget.groups[g++].chosen];
+    for (const std::uint32_t tensor : grouped.tensors) is_weighted |= of.at(tensor)->is_weighted;
+  }
+  if (!is_weighted) {
     recipe.choices.importance.reset();
     std::erase(recipe.given, "--importance");
   }
-  for (std::size_t choice = 1; choice < kBudgetSchemes.size(); ++choice) {
+  for (std::size_t choice = 1; choice < schemes.size(); ++choice) {
     for (const std::string& selector : selectors_of(budget.groups, choice))
-      recipe.rules.push_back(make_rule(selector, word_of(choice), RuleOrigin::kRecipe));
+      recipe.rules.push_back(make_rule(selector, word_of(schemes[choice]), RuleOrigin::kRecipe));
   }
   return budget;
 }
@@ -466,10 +588,15 @@ Budget choose_schemes(std::shared_ptr<const Checkpoint> opened, Recipe& recipe, 
 Json Budget::to_json() const {
   Json json = {
       {"bits", bits}, {"least", least}, {"most", most}, {"loss", loss}, {"recipe", recipe}};
-  json["groups"] = formats::json_list(groups, [](const BudgetGroup& group) {
-    return Json{{"layer", group.layer},       {"roles", group.roles},
-                {"elements", group.elements}, {"bits", group.bits},
-                {"losses", group.losses},     {"scheme", word_of(group.chosen)}};
+  json["schemes"] = formats::json_list(schemes, word_of);
+  json["groups"] = formats::json_list(groups, [&](const BudgetGroup& group) {
+    const auto loss_json = [](double of) { return std::isfinite(of) ? Json(of) : Json(); };
+    return Json{{"layer", group.layer},
+                {"roles", group.roles},
+                {"elements", group.elements},
+                {"bits", group.bits},
+                {"losses", formats::json_list(group.losses, loss_json)},
+                {"scheme", word_of(schemes[group.chosen])}};
   });
   return json;
 }

@@ -256,7 +256,8 @@ Conversion plan_conversion(const ConvertOptions& options, ConversionRequest requ
   }
   std::optional<convert::Budget> budget;
   if (options.bits)
-    budget = convert::choose_schemes(opened, request.recipe, *options.bits, threads);
+    budget = convert::choose_schemes(
+        opened, request.recipe, convert::budget_schemes(options.bits_from), *options.bits, threads);
   auto source = convert::as_written(std::move(opened), request.recipe, request.plan);
   convert::Plan plan = convert::plan_conversion(*source, std::move(request.recipe), request.plan);
   return {std::move(source), std::move(plan), std::move(budget)};
@@ -279,10 +280,15 @@ void declare_target(FlagTable& table, ConvertOptions& options) {
         FlagGroup::kTarget,
         {{"--bits",
           &options.bits,
-          "average bits of a weight of the quantized linear layers, scales included: chooses "
-          "nvfp4 or fp8 by role and layer, by what each loses under the inputs of --importance, "
-          "and prints the recipe",
-          {.range = NumberRange{1, 16}, .needs = "--importance", .excludes = {"--to"}}}});
+          "average bits of a weight of the quantized linear layers, scales included: chooses among "
+          "nvfp4, fp8 and bf16 by role and layer, by what each loses under the inputs of "
+          "--importance, and prints the recipe",
+          {.range = NumberRange{1, 16}, .needs = "--importance", .excludes = {"--to"}}},
+         {"--bits-from",
+          &options.bits_from,
+          "the schemes that --bits chooses among, of nvfp4, fp8, bf16, int4, mxfp4 and int8; the "
+          "default recipe of the first says which layers count",
+          {.needs = "--bits", .value_name = "LIST"}}});
   std::vector<Flag> choices = choice_flags(options.target);
   // The recipe of several sources has the rules: each says whose tensors it is about.
   if (options.composes)

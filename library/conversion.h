@@ -38,6 +38,7 @@ struct ConvertOptions {
   std::string input, family, part;
   FileFlags files;
   std::optional<double> bits;  ///< --bits
+  std::string bits_from;       ///< --bits-from
   TargetFlags target;
   bool accept_family = false;   ///< --accept-family
   bool kv_scales_only = false;  ///< --kv-scales-only: no conversion, write_kv_overlay()

@@ -53,6 +53,17 @@ holds "d['difference']['weights']['by_scheme_and_role'] and all(g['exact'] == g[
 expect 0 "" "$ingot" convert "$golden/bf16" "$work/bf16" --bits 6 --importance "$stats" --mtp convert --rule 'role:shared-experts=bf16' --progress never
 within "$(bits_of "$work/bf16")" 6 || fail "of BF16: $(bits_of "$work/bf16")"
 
+# Plain layers, and other schemes where they are asked for: the average by the groups of the document.
+average="sum(g['bits'][b['schemes'].index(g['scheme'])] for g in b['groups']) / sum(g['elements'] for g in b['groups'])"
+"$ingot" convert "$golden/bf16" "$work/plain" --bits 11 --importance "$stats" --json --verify structure,weights --progress never >"$work/json" 2>/dev/null || fail "--bits 11"
+holds "b['schemes'] == ['nvfp4', 'fp8-block', 'bf16'] and b['most'] == 16 and abs($average - 11) <= 0.05"
+holds "{g['scheme'] for g in b['groups']} >= {'fp8-block', 'bf16'} and b['recipe'].count('scheme: bf16')"
+"$ingot" convert "$golden/bf16" "$work/many" --bits 6 --bits-from nvfp4,int4,mxfp4,int8,bf16 --importance "$stats" --json --verify structure,weights --progress never >"$work/json" 2>/dev/null || fail "--bits-from"
+holds "b['schemes'] == ['nvfp4', 'int4-group', 'mxfp4', 'int8-channel', 'bf16'] and abs($average - 6) <= 0.05 and b['least'] < 4.5"
+holds "'int8-channel' in {g['scheme'] for g in b['groups']}"
+expect 0 "int4-group" "$ingot" convert "$golden/bf16" "$work/none" --bits 4.3 --bits-from nvfp4,int4 --importance "$stats" --dry-run
+expect 2 "does not choose mxfp8" "$ingot" convert "$example" "$work/none" --bits 5 --bits-from nvfp4,mxfp8 --importance "$stats"
+expect 2 "nvfp4, int4-group give from 4." "$ingot" convert "$example" "$work/none" --bits 8 --bits-from nvfp4,int4 --importance "$stats"
 expect 2 "bits for this model" "$ingot" convert "$example" "$work/none" --bits 3 --importance "$stats"
 expect 2 "--to" "$ingot" convert "$example" "$work/none" --bits 5 --to nvfp4 --importance "$stats"
 expect 2 "--importance" "$ingot" convert "$example" "$work/none" --bits 5
