@@ -305,6 +305,7 @@ class Verification {
       wanted.narrower = formats::narrower_dtype(from.model);
       report_.wanted = wanted.sentence();
       attempt("weights", [&] {
+        if (wanted.search == kCarryingSearch) wanted.carried = carried_tensors(to);
         report_.weights = compare_weights(
             from.model, to.model,
             {.threads = options_.threads,

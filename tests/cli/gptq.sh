@@ -63,6 +63,16 @@ for form in nvfp4 mxfp4 int4; do
   done
 done
 
+# Where a text reached no token of an expert, its down projection has no moments: it is rounded plainly, and judged so.
+printf 'There was once a small fox, and his name was Sam. One day he found a kite.' >"$work/few.txt"
+"$ingot" calibrate "$example" --text "$work/few.txt" --out "$work/few" >/dev/null 2>"$work/stderr" || fail "calibrate few"
+"$ingot" convert "$example" "$work/apart" --to nvfp4 --gptq --importance "$work/few" --json --progress never >"$work/json" 2>"$work/stderr" || fail "apart"
+plain=$(python3 -c 'import json,sys; print(next(n for n in json.load(open(sys.argv[1]))["gptq"]["without_moments"] if "down_proj" in n).removesuffix(".weight"))' "$work/json")
+expect 0 "PASS" "$ingot" verify "$example" "$work/apart" --levels structure,weights
+python3 "$here/spoil_codes.py" "$work/apart" "$plain" swapped || fail "spoil $plain"
+expect 1 "$plain" "$ingot" verify "$example" "$work/apart" --levels weights
+grep -q misrounded "$work/stdout" || fail "two swapped codes of a tensor that was rounded plainly are not misrounded"
+
 expect 2 "needs the second moments" "$ingot" convert "$example" "$work/none" --to nvfp4 --gptq
 expect 2 "carries the errors of columns" "$ingot" convert "$example" "$work/none" --to fp8 --gptq --importance "$stats"
 expect 2 "input_moments of none" "$ingot" convert "$example" "$work/none" --to nvfp4 --gptq --importance "$stats/inputs.safetensors"

@@ -1,5 +1,5 @@
 """spoil_codes.py DIR MODULE FAULT: changes the packed 4-bit codes of a weight. `turned`: those of each row are half a row
-farther; `shuffled`: of one row, in random order. `doubled`: its scales, whatever their dtype, are twice as large."""
+farther; `shuffled`: of one row, in random order; `swapped`: of one row, two bytes. `doubled`: its scales, whatever their dtype, are twice as large."""
 import pathlib
 import random
 import sys
@@ -22,6 +22,11 @@ for path in sorted(pathlib.Path(directory).rglob("*.safetensors")):
             rows = [row[size // 2:] + row[:size // 2] for row in rows]
         elif fault == "shuffled":
             rows[5] = bytes(random.Random(1).sample(rows[5], size))
+        elif fault == "swapped":
+            row = bytearray(rows[5])
+            at = next(i for i in range(size - 1) if row[i] != row[i + 1])
+            row[at], row[at + 1] = row[at + 1], row[at]
+            rows[5] = bytes(row)
         else:
             double = {"BF16": 0x80, "F8_E4M3": 8, "U8": 1, "F8_E8M0": 1}[stored.dtype]
             size = 2 if stored.dtype == "BF16" else 1

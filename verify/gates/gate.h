@@ -86,6 +86,9 @@ struct Thresholds {
 
 /// The measured floors of docs/verify.md. `search`: as the manifest has it, or empty.
 Thresholds default_thresholds(std::string_view search);
+/// The floor of weights.cosine for a scheme of 4 bits that this search chose scales for; 0 for other
+/// schemes.
+double four_bit_floor(std::string_view scheme, std::string_view search);
 /// Adds the gates of a YAML file; they replace defaults of the same metric (and group, where
 /// given). A scalar is a limit on the metric's good side, or `">= 0.999"`; a map is by group:
 ///   weights.cosine: {int8: 0.9999, nvfp4: 0.996}

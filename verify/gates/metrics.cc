@@ -71,6 +71,8 @@ double scatter(double variance, double most, double n) {
 
 /// The floor of a tensor's cosine, where `floor` is that of large ones.
 double cosine_floor(double floor, const TensorWeights& tensor) {
+  if (tensor.is_rounded_apart)
+    floor = std::max(floor, four_bit_floor(tensor.to, kWeightedSearch));
   const auto groups = groups_of(tensor);
   if (!groups) return floor;
   const double mean = 1 - floor * floor;

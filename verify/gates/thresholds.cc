@@ -10,6 +10,7 @@
 #include "formats/text/spelling.h"
 #include "formats/yaml/yaml.h"
 #include "verify/gates/gate.h"
+#include "verify/structure/compared_checkpoint.h"
 
 namespace ingot::verify {
 
@@ -135,7 +136,6 @@ constexpr std::array kDefaults{
     // meets E4M3's in one ratio, and has any cosine from here to 1.
     DefaultLimit{"weights.cosine", "fp8", 0.998},
     DefaultLimit{"weights.cosine", "mxfp8", 0.998},
-    DefaultLimit{"weights.cosine", "mxfp4", 0.991},
     DefaultLimit{"layers.cosine", "plain", 0.9995},
     DefaultLimit{"layers.cosine", "int8", 0.999},
     DefaultLimit{"layers.cosine", "fp8", 0.999},
@@ -161,25 +161,24 @@ constexpr std::array kDefaults{
 // Answers of four-bit models are only reported.
 constexpr std::array<std::string_view, 3> kGreedyKinds = {"plain", "int8", "fp8"};
 
-// Gives a floor that the search decides. Errors that are carried on are larger than those
-// of rounding, as they are there to cancel each other: an independent GPTQ has 0.975 to 0.982 in
-// NVFP4 and 0.955 to 0.972 in MXFP4 on made-up inputs (tests/golden/gptq).
-double nvfp4_cosine(std::string_view search) {
-  if (search == "gptq") return 0.95;
-  if (search == "mse") return 0.9965;
-  if (search == "4over6") return 0.9955;
-  // Columns that matter less are given up on purpose.
-  if (search == "weighted") return 0.992;
-  return 0.995;
-}
-
-double int4_cosine(std::string_view search) {
-  if (search == "gptq") return 0.93;
-  // For rows that share a scale. Columns that matter less are given up on purpose.
-  return search == "weighted" ? 0.97 : 0.985;
-}
-
 }  // namespace
+
+double four_bit_floor(std::string_view scheme, std::string_view search) {
+  // Errors that are carried on are larger than those of rounding, as they are there to cancel each
+  // other: an independent GPTQ has 0.975 to 0.982 in NVFP4 and 0.955 to 0.972 in MXFP4 on made-up
+  // inputs (tests/golden/gptq). With importance columns that matter less are given up on purpose.
+  const bool is_carried = search == kCarryingSearch, is_weighted = search == kWeightedSearch;
+  if (scheme == "nvfp4") {
+    if (is_carried) return 0.95;
+    if (search == "mse") return 0.9965;
+    if (search == "4over6") return 0.9955;
+    return is_weighted ? 0.992 : 0.995;
+  }
+  if (scheme == "mxfp4") return is_carried ? 0.93 : 0.991;
+  if (!scheme.starts_with("int4")) return 0;
+  if (is_carried) return 0.93;
+  return is_weighted ? 0.97 : 0.985;  // for rows that share a scale
+}
 
 void add_requirement(std::string_view text, Thresholds& thresholds) {
   constexpr std::string_view kOrigin = "--require";
@@ -234,12 +233,9 @@ Thresholds default_thresholds(std::string_view search) {
                                 .limit = row.limit,
                                 .origin = "default"});
   };
-  for (const DefaultLimit& row : kDefaults) {
-    const bool is_carried = search == "gptq" && row.metric == "weights.cosine";
-    add(is_carried && row.group == "mxfp4" ? DefaultLimit{row.metric, row.group, 0.93} : row);
-  }
-  add({"weights.cosine", "nvfp4", nvfp4_cosine(search)});
-  add({"weights.cosine", "int4", int4_cosine(search)});
+  for (const DefaultLimit& row : kDefaults) add(row);
+  for (const std::string_view scheme : {"mxfp4", "nvfp4", "int4"})
+    add({"weights.cosine", scheme, four_bit_floor(scheme, search)});
   for (const std::string_view kind : kGreedyKinds) {
     add({"greedy.different", kind, 0});
     add({"greedy.inconclusive", kind, 0.5});

@@ -15,6 +15,7 @@
 #include "formats/family/roles.h"
 #include "formats/files/hub_cache.h"
 #include "formats/json/json.h"
+#include "quantize/error_feedback.h"
 #include "quantize/scheme.h"
 #include "shard/join/source.h"
 
@@ -256,6 +257,22 @@ std::string Wanted::sentence() const {
     words.push_back(is_default ? fmt::format("--to {}", scheme)
                                : fmt::format("--rule '{}={}'", selector, scheme));
   return words.empty() ? "" : fmt::format("judged as asked for: {}", fmt::join(words, ", "));
+}
+
+bool Wanted::carries_errors(const formats::LogicalTensor& output) const {
+  return search == kCarryingSearch && quantize::can_carry_errors(output.encoding.scheme) &&
+         (!carried || carried->contains(output.name));
+}
+
+std::optional<std::set<std::string, std::less<>>> carried_tensors(const ComparedCheckpoint& side) {
+  const std::filesystem::path records = side.directory / formats::kRecordsName;
+  if (!side.manifest || !std::filesystem::exists(records)) return std::nullopt;
+  std::set<std::string, std::less<>> names;
+  for (formats::TensorRecord& record :
+       formats::read_tensor_records(records, side.manifest->records_hash)) {
+    if (record.carries_errors) names.insert(std::move(record.name));
+  }
+  return names;
 }
 
 Wanted wanted_of(const std::optional<formats::Manifest>& manifest) {

@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -85,6 +87,9 @@ struct Wanted {
   /// "amax", "4over6", "mse", "signed", "weighted" by --importance, or "gptq"; empty:
   /// unknown.
   std::string search = {};
+  /// --gptq: the tensors whose records say that errors of columns were carried on; nullopt: there
+  /// are no records, and all that can be so are taken for it.
+  std::optional<std::set<std::string, std::less<>>> carried = {};
   std::string fp8_grid = {};      ///< "amax" or "ue8m0"; empty: the source's
   std::string activations = {};   ///< "weight-only", "dynamic" or "static"; empty: the source's
   bool is_repair = false;         ///< false statements about the source are mended
@@ -100,6 +105,8 @@ struct Wanted {
   };
   std::vector<PlainRule> plain_rules = {};
 
+  /// True if codes of the tensor may be off by more than rounding, to make up for others.
+  [[nodiscard]] bool carries_errors(const formats::LogicalTensor& output) const;
   /// True if a rule asks for this plain scheme, and names the tensor or its role if that has more
   /// bits; or if the source's config says that the tensor has the scheme.
   [[nodiscard]] bool narrows(const formats::LogicalTensor& tensor, formats::SchemeId to) const;
@@ -109,5 +116,8 @@ struct Wanted {
 };
 
 Wanted wanted_of(const std::optional<formats::Manifest>& manifest);
+/// Wanted::carried of a side, by the records next to its manifest. Throws kMismatch for records
+/// that are not the manifest's.
+std::optional<std::set<std::string, std::less<>>> carried_tensors(const ComparedCheckpoint& side);
 
 }  // namespace ingot::verify

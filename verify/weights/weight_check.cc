@@ -143,6 +143,8 @@ class WeightCheck {
          .from = std::string(formats::scheme_facts(tensor.encoding.scheme).name),
          .to = std::string(formats::scheme_facts(partner.encoding.scheme).name)});
     TensorWeights& added = report_.tensors.back();
+    added.is_rounded_apart =
+        options_.wanted.search == kCarryingSearch && !options_.wanted.carries_errors(partner);
     if (const formats::Encoding& encoding = partner.encoding;
         encoding.block_cols != 0 && tensor.shape.size() > 1) {
       added.groups =

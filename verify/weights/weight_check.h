@@ -68,6 +68,8 @@ struct TensorWeights {
   /// rounded the same way: a bound that follows from plain dtypes on the way, from the dtype of
   /// scales, and from a scale that another weight's values gave; 0 without any.
   double rounding_shift = 0;
+  /// Codes were rounded one by one in a conversion that carried the errors of other tensors on.
+  bool is_rounded_apart = false;
   /// Why values are misrounded, of the worst tensors of which one cause explains it; else empty.
   std::string cause = {};
 };

@@ -77,9 +77,9 @@ void compare_cast_first(ElementRun& run, formats::MatrixView<float> meant, Eleme
 }
 
 /// Squares of scales by which the mean squared error of a row may be off at the most where errors
-/// are carried on: two steps in the middle of the grid. GPTQ on made-up inputs with channels 20
-/// times the others has 0.9 on the mean of a matrix; rows of another matrix, or of the same in
-/// another order, have 6 to 12.
+/// are carried on: two steps in the middle of the grid. Of the experts of tiny-v32 the row that is
+/// farthest off has 0.4 in NVFP4, 2.3 in MXFP4 and 2.5 in INT4 of 128; rows whose columns are in
+/// another order have 11, 9 and 18 at the median, and 99% of them 7.2, 4.6 and 8.3 or more.
 constexpr double kMostCarried = 4;
 
 // Compares as compare_elements() does, row by row, and forgets misrounded values of rows whose
@@ -127,8 +127,7 @@ WeightPair::WeightPair(const ComparedTensor& source, const ComparedTensor& outpu
       same_coding_(source.tensor.encoding.scheme == output.tensor.encoding.scheme &&
                    group_of(source) == group_of(output) &&
                    (!is_raw_ || dtype_of(source) == dtype_of(output))),
-      is_carrying_(wanted.search == kCarryingSearch &&
-                   quantize::can_carry_errors(output.tensor.encoding.scheme)),
+      is_carrying_(wanted.carries_errors(output.tensor)),
       // A group may get smaller while its columns have their turn, after its scale was chosen.
       is_reach_judged_(!is_carrying_ &&
                        (!wanted.has_given_scales || !takes_scales(output.tensor.encoding.scheme))),
