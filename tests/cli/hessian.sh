@@ -31,6 +31,16 @@ for file in "$work"/one/*.safetensors; do
   cmp "$file" "$work/nvfp4/$(basename "$file")" || fail "one thread, other bytes"
 done
 
+# Parts of a job, and INT4 with zero points.
+for part in 0 1; do
+  "$ingot" convert "$example" "$work/parts" --to nvfp4 --search hessian --importance "$work/stats" --max-shard-size 3MB \
+    --part "$part/2" --progress never >/dev/null 2>&1 || fail "part $part"
+done
+"$ingot" join "$work/parts" --progress never >/dev/null 2>&1 || fail "join"
+"$ingot" compare "$work/nvfp4" "$work/parts" --levels weights --json >"$work/json" 2>/dev/null
+facts='g = d.get("difference", {}).get("weights", {}).get("by_scheme_and_role")'
+holds "g and all(one['exact'] == one['elements'] for one in g)"
+
 expect 2 "needs --importance" "$ingot" convert "$example" "$work/none" --to nvfp4 --search hessian
 expect 2 "has moments of the inputs of none" "$ingot" convert "$example" "$work/none" --to nvfp4 --search hessian \
   --importance "$work/squares.safetensors"

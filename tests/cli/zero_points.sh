@@ -3,7 +3,8 @@
 # Values are decoded in NumPy (tests/differential), which shares nothing with the program.
 source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2
-golden=$(dirname "$0")/../golden/families
+here=$(realpath "$(dirname "$0")")
+golden=$here/../golden/families
 kimi=$golden/kimi_k2_thinking
 
 same() { # same ONE OTHER WHY: the same files of weights
@@ -103,6 +104,22 @@ P
 run convert "$work/kimi.bf16" "$work/weighted" --to int4 --group-size 32 --zero-points --importance "$work/statistics.safetensors"
 expect 0 "PASS" "$ingot" verify "$work/kimi.bf16" "$work/weighted" --levels structure,weights
 cat "$work"/whole/*.safetensors | cmp -s - <(cat "$work"/weighted/*.safetensors) && fail "statistics change nothing"
+
+# Scales and zero points by moments, and under GPTQ: less error of the outputs, by the whole moments in NumPy.
+stats=$work/stats
+"$ingot" calibrate "$example" --text "$here/../../README.md" --max-tokens 1000 --out "$stats" --without cache >/dev/null 2>"$work/stderr" || fail "calibrate"
+run convert "$example" "$work/source-f32" --to f32
+run convert "$work/zeros32" "$work/zeros32-f32" --to f32
+for method in "hessian:--search hessian:0.97" "gptq:--gptq:0.7"; do
+  IFS=: read -r name options most <<<"$method"
+  # shellcheck disable=SC2086  # words of options
+  run convert "$example" "$work/$name" --to int4 --group-size 32 --zero-points $options --importance "$stats"
+  expect 0 "PASS" "$ingot" verify "$example" "$work/$name" --levels structure,weights
+  run convert "$work/$name" "$work/$name-f32" --to f32
+  read -r mean _ n _ < <(python3 "$here/gptq_traces.py" "$work/source-f32" "$work/zeros32-f32" "$work/$name-f32" "$stats")
+  echo "zero points, $name: trace $mean of that without, $n tensors"
+  awk "BEGIN { exit !($mean < $most && $n >= 100) }" || fail "$name with zero points: $mean of the trace, $n tensors"
+done
 
 # Refused, with words that work.
 expect 2 "give --zero-points without --search" \
