@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
 #include <string_view>
 
 #include <fmt/format.h>
 
 #include "formats/checkpoint/stored_caches.h"
+#include "formats/json/json.h"
 
 namespace ingot::convert {
 namespace {
@@ -32,6 +34,13 @@ float kv_scale_of(float amax) {
 
 KvRanges KvRanges::read(const std::filesystem::path& path) {
   KvRanges read;
+  if (path.extension() == ".json") {
+    constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 20;
+    const std::string text = read.open_other(path, kMostBytes);
+    read.by_layer_ =
+        formats::legacy_cache_scales(formats::parse_json(text, path.string()), path.string());
+    return read;
+  }
   read.open(path);
   ErrorList errors;
   for (const KvStatistic& statistic : kKvStatistics) {
@@ -86,7 +95,13 @@ std::map<std::string, formats::CachePair> KvRanges::scales_for(
                    formats::CachePair{.keys = kv_scale_of(amax.is_latent ? joint : amax.keys),
                                       .values = kv_scale_of(amax.is_latent ? joint : amax.values)});
   }
+  std::set<std::uint32_t> layers;
   for (const formats::CachedModule& module : modules) {
+    if (const auto own = by_layer_.find(module.layer.value_or(~0U)); own != by_layer_.end()) {
+      layers.insert(own->first);
+      scales.emplace(module.name, formats::CachePair{.keys = own->second, .values = own->second});
+      continue;
+    }
     if (ranges_.contains(module.name)) continue;
     const bool is_mtp = module.layer && *module.layer >= source.config().num_hidden_layers;
     if (is_mtp) {
@@ -95,6 +110,13 @@ std::map<std::string, formats::CachePair> KvRanges::scales_for(
       errors.add(ErrorCode::kMissingTensor, module.name,
                  "has no range of its cache in the statistics of --kv-scales");
     }
+  }
+  for (const auto& [layer, unused] : by_layer_) {
+    if (layers.contains(layer) || is_part) continue;
+    errors.add(Error(ErrorCode::kMismatch,
+                     "--kv-scales has a scale of layer {}, and the model has no such cache (take "
+                     "the file of this model)",
+                     layer));
   }
   errors.throw_if_any();
   return scales;

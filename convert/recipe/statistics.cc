@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "check/model_fingerprint.h"
 #include "formats/base/error.h"
+#include "formats/base/fd.h"
 
 namespace ingot::convert {
 
@@ -66,26 +68,40 @@ void Statistics::open(const std::filesystem::path& path) {
                   });
 }
 
+std::string Statistics::open_other(const std::filesystem::path& path, std::uint64_t most_bytes) {
+  const Fd file = Fd::open_for_reading(path);
+  std::string text = read_text_file(path, most_bytes);
+  TensorHasher hasher;
+  hasher.update(std::as_bytes(std::span(text)));
+  other_ = Other{.file = {path, file.stamp()}, .hash = hasher.finish()};
+  return text;
+}
+
 void Statistics::throw_if_any(const ErrorList& errors) const {
   try {
     errors.throw_if_any();
   } catch (Error& error) {
-    throw error.in_file(file_->path().string());
+    throw error.in_file((file_ ? file_->path() : other_->file.path).string());
   }
 }
 
 std::vector<StampedFile> Statistics::files() const {
   std::vector<StampedFile> files;
+  if (!file_) return {other_->file};
   for (const auto& [path, stamp] : file_->stamps()) files.push_back({path, stamp});
   return files;
 }
 
 void Statistics::require_made_from(const formats::Checkpoint& source,
                                    std::string_view option) const {
-  check::require_same_model(*file_, source, option);
+  if (file_) check::require_same_model(*file_, source, option);
 }
 
 std::optional<std::string> Statistics::warning(std::string_view option) const {
+  if (!file_) {
+    return fmt::format("{} {}: scales by layer have no fingerprint of their model", option,
+                       other_->file.path.string());
+  }
   if (file_->record() != nullptr) return std::nullopt;
   return fmt::format(
       "{} {}: one file of statistics has no fingerprint of its model, so nothing says that it is "

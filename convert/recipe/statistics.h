@@ -28,7 +28,7 @@ using FilledExperts = std::map<std::string, std::vector<std::uint64_t>, std::les
 class Statistics {
  public:
   /// The hash of all of them, for the record.
-  [[nodiscard]] const Hash128& hash() const { return file_->hash(); }
+  [[nodiscard]] const Hash128& hash() const { return file_ ? file_->hash() : other_->hash; }
   [[nodiscard]] std::vector<StampedFile> files() const;
   [[nodiscard]] const FilledExperts& filled() const { return filled_; }
   [[nodiscard]] const formats::CalibrationStatistics& file() const { return *file_; }
@@ -40,11 +40,19 @@ class Statistics {
  protected:
   /// Throws as CalibrationStatistics::open() does.
   void open(const std::filesystem::path& path);
+  /// Reads a file of another program, which has no tensors: there is no file() then. Returns its
+  /// text.
+  std::string open_other(const std::filesystem::path& path, std::uint64_t most_bytes);
   /// Throws collected errors with the path.
   void throw_if_any(const ErrorList& errors) const;
 
  private:
+  struct Other {
+    StampedFile file;
+    Hash128 hash;
+  };
   std::shared_ptr<const formats::CalibrationStatistics> file_;
+  std::optional<Other> other_;  // in its place
   FilledExperts filled_;
 };
 

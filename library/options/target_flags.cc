@@ -252,8 +252,8 @@ std::vector<Flag> choice_flags(TargetFlags& flags) {
       {"--kv-scales",
        &flags.kv_scales,
        "write scales of an FP8 cache of keys and values, largest magnitude / 448, from the ranges "
-       "in "
-       "this directory of ingot calibrate, or in its cache.safetensors",
+       "in this directory of ingot calibrate, or in its cache.safetensors; or the scales of a "
+       "kv_cache_scales.json",
        {.kind = ValueKind::kPath}},
       choice(flags, "--via", "values pass through f32 (default), or bf16, as if cast first"),
       of_kind(choice(flags, "--lora",

@@ -168,6 +168,23 @@ with tempfile.TemporaryDirectory() as work:
     assert [cache["relative_error_at_one"] for cache in low] == [cache["relative_error_at_one"] for cache in right]
     assert all(cache["relative_error"] == cache["relative_error_at_one"] for cache in caches(scaled("one", 448)))
 
+    # The file of vLLM 0.4 becomes tensors, with the bits of its numbers.
+    def legacy(scales):
+        with open("kv_cache_scales.json", "w") as file:
+            json.dump({"model_type": "qwen3_moe", "kv_cache": {"dtype": "float8_e4m3fn", "scaling_factor": {"0": scales}}}, file)
+
+    legacy({"0": 0.03125, "1": 0.0457589291})
+    text = run("convert", "gqa", "tensors", "--to", "int8", "--kv-scales", "kv_cache_scales.json", "--verify", "structure,weights")
+    assert "no fingerprint" in text, text
+    require_scales("tensors", {layers[0] + ".k_scale": bits(14), layers[0] + ".v_scale": bits(14),
+                               layers[1] + ".k_scale": bits(20.5), layers[1] + ".v_scale": bits(20.5)})
+    legacy({"0": 0.03125})
+    run("convert", "gqa", "no", "--kv-scales", "kv_cache_scales.json", fails="has no range of its cache")
+    legacy({"0": 0.03125, "1": 1, "2": 1})
+    run("convert", "gqa", "no", "--kv-scales", "kv_cache_scales.json", fails="has a scale of layer 2")
+    legacy({"0": 0.03125, "1": 0})
+    run("convert", "gqa", "no", "--kv-scales", "kv_cache_scales.json", fails="must be finite and above zero")
+
     # An overlay next to the weights is the model with scales.
     run("convert", "gqa", "over", "--kv-scales", "gqa.ranges/cache.safetensors", "--kv-scales-only")
     assert sorted(os.listdir("over")) == ["config.json", "model-kv-scales.safetensors", "model.safetensors.index.json"]
