@@ -64,7 +64,7 @@ class InspectOptions(TypedDict, total=False):
     gptq: int4, nvfp4, mxfp4: choose the codes of a weight column by column, so that its outputs change least
         (GPTQ); needs --importance with moments of inputs
     kv_scales: write scales of an FP8 cache of keys and values, largest magnitude / 448, from the ranges in this
-        directory of ingot calibrate, or in its cache.safetensors
+        directory of ingot calibrate, or in its cache.safetensors; or the scales of a kv_cache_scales.json
     via: values pass through f32 (default), or bf16, as if cast first
     tp: tensor parallelism
     ep: expert parallelism
@@ -149,8 +149,10 @@ class CalibrateOptions(TypedDict, total=False):
     max_tokens: stop after so many tokens (default: read all)
     without: leave out of the directory: cache (ranges of keys and values), blocks (second moments of 16 inputs
         each), moments (those of all inputs, the largest); a list
-    quantized: output of convert for this model: each layer is given what the layers before it make there,
-        weights and inputs quantized
+    shrinkage: tokens that the layer's moments count for in the blocks of an expert, which borrows what too few
+        tokens leave open (default: 32); 0: only its own
+    quantized: a scheme of convert --to, or an output of convert for this model (./NAME where it is called like
+        a scheme): each layer is given what the layers before it make there, weights and inputs quantized
     family: model family instead of config.json's
     family_file: a file that describes the model's family (docs/families.md)
     mem_limit: memory budget
@@ -160,6 +162,7 @@ class CalibrateOptions(TypedDict, total=False):
 
     max_tokens: int
     without: str | int | float
+    shrinkage: int
     quantized: Path
     family: str | int | float
     family_file: Path
@@ -219,8 +222,10 @@ class ConvertOptions(TypedDict, total=False):
     allow: accept a fault, KIND=PATTERN of one or more tensors, KIND one of nan-code, zero-scale,
         unknown-tensor, duplicate-tensor, nonfinite, f16-overflow, underflow, engine-refuses; recorded in the
         manifest
-    bits: average bits of a weight of the quantized linear layers, scales included: chooses nvfp4 or fp8 by role
-        and layer, by what each loses under the inputs of --importance, and prints the recipe
+    bits: average bits of a weight of the quantized linear layers, scales included: chooses among nvfp4, fp8 and
+        bf16 by role and layer, by what each loses under the inputs of --importance, and prints the recipe
+    bits_from: the schemes that --bits chooses among, of nvfp4, fp8, bf16, int4, mxfp4 and int8; the default
+        recipe of the first says which layers count
     rule: SELECTOR=SCHEME; may be repeated, first match wins. A selector is a glob over names, re:EXPR,
         role:NAME (experts, attention, mlp, linear ...: ingot list roles), layers:0-2,last, or several with &
         between them
@@ -247,7 +252,7 @@ class ConvertOptions(TypedDict, total=False):
     gptq: int4, nvfp4, mxfp4: choose the codes of a weight column by column, so that its outputs change least
         (GPTQ); needs --importance with moments of inputs
     kv_scales: write scales of an FP8 cache of keys and values, largest magnitude / 448, from the ranges in this
-        directory of ingot calibrate, or in its cache.safetensors
+        directory of ingot calibrate, or in its cache.safetensors; or the scales of a kv_cache_scales.json
     via: values pass through f32 (default), or bf16, as if cast first
     experts: routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor per expert and
         projection); default: as loaders of the target read them
@@ -315,6 +320,7 @@ class ConvertOptions(TypedDict, total=False):
     accept_family: bool
     allow: Texts
     bits: float
+    bits_from: str | int | float
     rule: Texts
     recipe: Path
     mtp: str | int | float
