@@ -25,12 +25,15 @@
 
 #include "convert/one_model.h"
 #include "convert/plan/passes.h"
+#include "convert/recipe/source_card.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/composed.h"
 #include "formats/dialect/dialect.h"
+#include "formats/edited_tensors.h"
 #include "formats/experts/expert_views.h"
 #include "formats/family/cache_scales.h"
 #include "formats/files/hub_cache.h"
+#include "formats/overlay.h"
 #include "formats/text/list_text.h"
 
 namespace ingot::convert {
@@ -93,6 +96,16 @@ class Givers {
       if (at.kind == GiverKind::kBase || at.kind == GiverKind::kSource)
         givers_.push_back({.name = at.name, .model = open(at)});
     }
+    for (const NamedDirectory& at : words.givers)
+      if (at.kind == GiverKind::kOverlay) lay_over(at);
+    for (const NamedDirectory& at : words.givers) {
+      if (at.kind != GiverKind::kEdits) continue;
+      const Checkpoint edits = formats::open_loose_tensors(at.path, options.threads);
+      overlays_.push_back({.kind = at.kind,
+                           .name = at.name,
+                           .directory = at.path,
+                           .licence = licence_of(read_source_card(edits, ""))});
+    }
     ErrorList faults;
     for (std::size_t i = 1; i < givers_.size(); ++i)
       require_one_model(givers_[0], givers_[i], faults);
@@ -101,6 +114,7 @@ class Givers {
   }
 
   [[nodiscard]] const std::vector<Giver>& all() const { return givers_; }
+  [[nodiscard]] const std::vector<OverlayFacts>& overlays() const { return overlays_; }
   [[nodiscard]] std::vector<std::string> remarks() const {
     std::vector<std::string> remarks = remarks_;
     for (std::size_t i = 1; i < givers_.size(); ++i) {
@@ -113,6 +127,28 @@ class Givers {
   }
 
  private:
+  void lay_over(const NamedDirectory& at) {
+    std::shared_ptr<const Checkpoint>& base = givers_[0].model;
+    auto tensors =
+        std::make_shared<const Checkpoint>(formats::open_loose_tensors(at.path, options_.threads));
+    overlays_.push_back({.kind = at.kind,
+                         .name = at.name,
+                         .directory = at.path,
+                         .licence = licence_of(read_source_card(*tensors, ""))});
+    const std::vector<std::string> remarks = base->remarks();
+    const std::size_t n_tensors = tensors->stored().size(), n_before = base->stored().size();
+    base = std::make_shared<const Checkpoint>(formats::with_overlay(
+        base, {.name = at.name, .model = std::move(tensors)}, options_.threads));
+    const std::size_t n_new = base->stored().size() - n_before;
+    remarks_.push_back(
+        fmt::format("overlay '{}': {} stored tensor(s) in place of the base's, {} new", at.name,
+                    n_tensors - n_new, n_new));
+    for (const std::string& text : remarks) {
+      if (std::ranges::find(base->remarks(), text) == base->remarks().end())
+        remarks_.push_back(text);
+    }
+  }
+
   std::shared_ptr<const Checkpoint> open(const NamedDirectory& at) const {
     std::string family = options_.family;
     // A file next to the base's weights says what the names of all mean.
@@ -162,6 +198,7 @@ class Givers {
   const Composition& words_;
   const ComposeOptions& options_;
   std::vector<Giver> givers_;
+  std::vector<OverlayFacts> overlays_;
   std::vector<std::string> remarks_;
 };
 
@@ -347,6 +384,11 @@ std::map<std::string, formats::GlobalScale> globals_of_mixed_sets(const Checkpoi
 std::shared_ptr<const Checkpoint> compose(const Composition& words, Recipe& recipe,
                                           const ComposeOptions& options) {
   const Givers givers(words, options);
+  for (const NamedDirectory& at : words.givers) {
+    if (at.kind != GiverKind::kEdits) continue;
+    recipe.choices.editors.push_back(
+        std::make_shared<const formats::EditedTensors>(at.path, options.threads));
+  }
   recipe.set_layers(givers.all().front().model->config().num_hidden_layers);
   const Choice choice(words, recipe, givers.all());
   std::vector<std::string> remarks = givers.remarks();
@@ -354,7 +396,8 @@ std::shared_ptr<const Checkpoint> compose(const Composition& words, Recipe& reci
   auto model = std::make_shared<const Checkpoint>(
       formats::composed(givers.all(), choice.taken(), std::move(remarks)));
   recipe.choices.composed = std::make_shared<const ComposedFacts>(
-      ComposedFacts{.globals = globals_of_mixed_sets(*model),
+      ComposedFacts{.overlays = givers.overlays(),
+                    .globals = globals_of_mixed_sets(*model),
                     .rescales = words.rescales,
                     .takes_base_side_files = words.takes_base_side_files});
   choose_dialect(*model, recipe);

@@ -21,8 +21,9 @@ struct ComposeOptions {
 
 /// Opens the directories of a recipe and composes the model that its rules choose: the first rule
 /// that matches a tensor says which of them gives it, the base where it says none. Sets
-/// Choices::composed, and Choices::dialect where neither a dialect, an engine nor --to decides it:
-/// the dialect of a giver, else any, that holds every scheme.
+/// Choices::composed, adds the edits to Choices::editors, and sets Choices::dialect where neither a
+/// dialect, an engine nor --to decides it: the dialect of a giver, else any, that holds every
+/// scheme.
 ///
 /// Throws kInvalidArgument for a file in place of a directory, and for one directory under two
 /// names; kMismatch, collected, for checkpoints that are not one model (family, config, shapes) and

@@ -1,7 +1,6 @@
 #include "library/conversion.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -107,18 +106,14 @@ void add_gate(const ConvertOptions& options, JobOptions& job, const convert::Pla
   std::function<Checkpoint(Checkpoint)> source_bytes;
   if (const convert::GivenTensors* given = job.execute.given; given != nullptr)
     source_bytes = [given](Checkpoint opened) { return given->lent_view(std::move(opened)); };
-  std::map<std::string, std::filesystem::path> sources;
-  for (const formats::Giver& giver : plan.source.givers())
-    sources.emplace(giver.name, giver.model->directory());
-  job.execute.inspect = [&options, &job, editors, sources = std::move(sources),
-                         source_bytes = std::move(source_bytes),
+  job.execute.inspect = [&options, &job, editors, source_bytes = std::move(source_bytes),
                          judged = std::move(judged)](const std::filesystem::path& staged) {
     const verify::Report report = verify::verify_pair(
         options.input, staged,
         {.levels = verify::parse_levels(options.gate.levels),
          .family = options.family,
          .source_bytes = source_bytes,
-         .sources = sources,
+         .sources = options.directories,
          .editors = editors,
          .output_name =
              std::filesystem::absolute(job.output).lexically_normal().filename().string(),

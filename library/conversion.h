@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,6 +46,8 @@ struct ConvertOptions {
   /// `ingot compose`: target.recipe_file names the sources, and `input` becomes the base's path.
   bool composes = false;
   std::vector<std::string> sources;  ///< --source NAME=DIR of a recipe
+  /// Directories of the recipe by their names; set by read_conversion().
+  std::map<std::string, std::filesystem::path> directories;
   SlicingFlags slicing;
   GateOptions gate;
 
@@ -91,7 +94,8 @@ Conversion plan_conversion(const ConvertOptions& options, ConversionRequest requ
 
 /// With --verify: has the output compared with its source, as the adapter of the plan changes it,
 /// before anything is published, and calls `judged` with the report and its document, which is kept
-/// with the output. The options must outlive the job. Throws kUnsupported for levels that run a model which has no forward pass.
+/// with the output. The options must outlive the job. Throws kUnsupported for levels that run a
+/// model which has no forward pass.
 void add_gate(const ConvertOptions& options, JobOptions& job, const convert::Plan& plan,
               std::function<void(const verify::Report&, formats::Json document)> judged);
 

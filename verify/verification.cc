@@ -76,12 +76,15 @@ void require_own_changes(const check::Opened& output, const VerificationOptions&
     if (recorded.is_null() ? given.empty() : recorded == given) continue;
     throw Error(given.empty() ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument,
                 given.empty()
-                    ? fmt::format("was made with --{0}, so its values are not the source's: give "
-                                  "the same --{0}, and its other options, to compare with what "
-                                  "they should be",
-                                  kind)
-                    : fmt::format("was made {}: this --{} is not what its ingot.json records",
-                                  recorded.is_null() ? "without one" : "with another one", kind))
+                    ? fmt::format("was made with {1}{0}, so its values are not the source's: give "
+                                  "{2}, to compare with what they should be",
+                                  kind, kind == "lora" ? "--" : "",
+                                  kind == "lora" ? "the same --lora, and its other options"
+                                                 : "its recipe in place of the source, or "
+                                                   "--sources edits=DIR")
+                    : fmt::format("was made {}: this {}{} is not what its ingot.json records",
+                                  recorded.is_null() ? "without one" : "with another one",
+                                  kind == "lora" ? "--" : "directory of ", kind))
         .in_file((output.directory / formats::kManifestName).string());
   }
 }
@@ -109,13 +112,15 @@ ComparedCheckpoint open_source_of(const std::filesystem::path& source, const che
     }
     return model;
   };
-  from.model = as_in_output(std::move(from.model));
-  if (output.manifest && !output.manifest->sources->is_null()) {
-    from.model = composed_as_in(std::move(from.model), output, options.sources,
-                                [&](const std::filesystem::path& directory) {
-                                  return as_in_output(open_with(of_source, directory, {}).model);
-                                });
-  }
+  const bool is_composed = output.manifest && !output.manifest->sources->is_null();
+  const auto open = [&](const std::filesystem::path& directory) {
+    return open_with(of_source, directory, {}).model;
+  };
+  from.model =
+      is_composed
+          ? composed_as_in(std::move(from.model), output, options.sources,
+                           {.open = open, .as_in_output = as_in_output, .threads = options.threads})
+          : as_in_output(std::move(from.model));
   require_own_changes(output, options);
   if (!options.editors.empty()) {
     from.model = with_changed_values(std::move(from.model), options.editors,

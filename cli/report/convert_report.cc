@@ -338,6 +338,23 @@ Json as_asked(const Plan& plan) {
   return {{"scheme", scheme_name(*plan.recipe.to)}, {"bytes", n_bytes}, {"of", all}};
 }
 
+/// The checkpoints that give the tensors of a composed source, with the number of them; empty for
+/// others.
+Json giver_rows(const Plan& plan) {
+  const auto givers = plan.source.givers();
+  std::vector<std::uint64_t> counts(givers.size());
+  for (const formats::LogicalTensor& tensor : plan.source.tensors())
+    if (!givers.empty()) ++counts[tensor.giver];
+  Json rows = Json::array();
+  for (std::size_t i = 0; i < givers.size(); ++i) {
+    rows.push_back({{"name", givers[i].name},
+                    {"dialect", givers[i].model->dialect().name},
+                    {"tensors", counts[i]},
+                    {"directory", givers[i].model->directory().string()}});
+  }
+  return rows;
+}
+
 std::string as_asked_text(const Plan& plan) {
   const Json asked = as_asked(plan);
   const auto n_bytes = asked["bytes"].get<std::uint64_t>(), all = asked["of"].get<std::uint64_t>();
@@ -367,6 +384,8 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
   line("plan for", fmt::format("{} ({}, {} dialect) into dialect {}",
                                plan.source.directory().string(), plan.source.family().name,
                                plan.source.dialect().name, plan.target.dialect->name));
+  if (const Json givers = giver_rows(plan); !givers.empty())
+    section.add(table_of(givers, {{"source", "name"}, {"dialect"}, {"tensors"}, {"directory"}}));
   const auto action = [](const Json& name) { return action_word(name.get<std::string>()); };
   section.add(table_of(
       change_rows(plan),
@@ -450,6 +469,7 @@ Json dry_run_json(const DryRun& run) {
     }
   }
   if (plan.is_sliced()) json["slicing"] = slicing_report_json(plan);
+  if (Json givers = giver_rows(plan); !givers.empty()) json["givers"] = std::move(givers);
   if (plan.options.part) json["part"] = convert::text_of(*plan.options.part);
   if (plan.recipe.to) json["as_asked"] = as_asked(plan);
   json["bytes_in"] = plan.sizes.bytes_in;

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "convert/output/output_directory.h"
+#include "convert/recipe/composition.h"
 #include "convert/recipe/kv_ranges.h"
 #include "convert/recipe/statistics.h"
 #include "formats/base/error.h"
@@ -153,6 +154,10 @@ JobInputs inputs_of(const Plan& plan) {
   if (choices.scales_from) inputs.folders.push_back(choices.scales_from->directory());
   for (const formats::Giver& giver : plan.source.givers())
     inputs.folders.push_back(giver.model->directory());
+  if (choices.composed) {
+    for (const OverlayFacts& overlay : choices.composed->overlays)
+      inputs.folders.push_back(overlay.directory);
+  }
   const auto add_files = [&](const auto& statistics) {
     if (statistics == nullptr) return;
     for (const StampedFile& file : statistics->files()) inputs.files.push_back(file.path);

@@ -8,6 +8,7 @@
 #include "convert/output/tensor_records.h"
 #include "convert/output/version.h"
 #include "convert/plan/passes.h"
+#include "convert/recipe/composition.h"
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"
 #include "formats/config/native_config.h"
@@ -49,6 +50,14 @@ formats::Json giver_list(const Plan& plan) {
     if (!card.base_models.empty()) row["models"] = card.base_models;
     if (!card.commit.empty()) row["commit"] = card.commit;
     if (const std::string licence = licence_of(card); !licence.empty()) row["license"] = licence;
+  }
+  if (const ComposedFacts* composed = plan.recipe.choices.composed.get(); composed != nullptr) {
+    for (const OverlayFacts& overlay : composed->overlays) {
+      formats::Json& row = list.emplace_back(formats::Json{
+          {"name", overlay.name},
+          {"as", overlay.kind == GiverKind::kEdits ? formats::kAsEdits : formats::kAsOverlay}});
+      if (!overlay.licence.empty()) row["license"] = overlay.licence;
+    }
   }
   return list;
 }

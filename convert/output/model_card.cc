@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "convert/output/version.h"
+#include "convert/recipe/composition.h"
 #include "engines/serving.h"
 #include "formats/base/printable.h"
 #include "formats/base/words.h"
@@ -169,6 +170,12 @@ std::string givers_table(const Plan& plan) {
         card.commit.empty() ? "" : " at " + card.commit,
         licence_of(card).empty() ? "not told" : printable(licence_of(card)), count_text(counts[i]));
   }
+  for (const OverlayFacts& overlay : plan.recipe.choices.composed->overlays) {
+    const bool is_edits = overlay.kind == GiverKind::kEdits;
+    text += fmt::format("| {} | {} | {} | |\n", overlay.name,
+                        is_edits ? "values of some tensors" : "laid over the base",
+                        overlay.licence.empty() ? "not told" : printable(overlay.licence));
+  }
   return text;
 }
 
@@ -178,6 +185,16 @@ std::string composition_text(const Plan& plan) {
   for (const formats::Giver& giver : plan.source.givers().subspan(1))
     sources += fmt::format("{}{}: DIR", sources.empty() ? "" : ", ", giver.name);
   if (!sources.empty()) text += fmt::format("sources: {{{}}}\n", sources);
+  std::string overlays, edits;
+  for (const OverlayFacts& overlay : plan.recipe.choices.composed->overlays) {
+    if (overlay.kind == GiverKind::kEdits) {
+      edits = "edits: DIR\n";
+    } else {
+      overlays += fmt::format("{}{}: DIR", overlays.empty() ? "" : ", ", overlay.name);
+    }
+  }
+  if (!overlays.empty()) text += fmt::format("overlays: {{{}}}\n", overlays);
+  text += edits;
   text += fmt::format("dialect: {}\n", plan.target.dialect->name);
   std::size_t n_rules = 0;
   for (const Rule& rule : plan.recipe.rules) {

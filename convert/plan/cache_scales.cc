@@ -156,6 +156,19 @@ CacheFate cache_fate(const formats::Checkpoint& source, const formats::Dialect& 
   return has_words ? CacheFate::kLeftOut : CacheFate::kKept;
 }
 
+namespace {
+
+// True if another checkpoint gives the scales of a cache of which the base says nothing.
+bool takes_caches(const Plan& plan) {
+  return plan.recipe.choices.composed != nullptr && formats::cache_words(plan.source).empty() &&
+         formats::find_cache_dialect(plan.target.dialect->name) != nullptr &&
+         std::ranges::any_of(plan.source.tensors(), [](const LogicalTensor& tensor) {
+           return formats::is_cache_scale(tensor.rule);
+         });
+}
+
+}  // namespace
+
 CacheFate cache_fate(const Plan& plan) {
   if (plan.recipe.choices.kv_scales != nullptr) return CacheFate::kMade;
   if (plan.is_whole_copy) return CacheFate::kKept;
@@ -163,6 +176,7 @@ CacheFate cache_fate(const Plan& plan) {
       std::ranges::any_of(plan.tensors, [](const PlannedTensor& planned) {
         return planned.action != Action::kDrop && is_quantized(planned.to);
       });
+  if (is_quantized_output && takes_caches(plan)) return CacheFate::kMade;
   return cache_fate(plan.source, *plan.target.dialect, is_quantized_output);
 }
 

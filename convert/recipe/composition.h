@@ -18,6 +18,9 @@ enum class GiverKind : std::uint8_t {
   kEdits,    ///< values, which are encoded as the base has the tensor
 };
 
+/// The name of the directory of edits, in recipes and for `--source`.
+inline constexpr std::string_view kEditsName = "edits";
+
 /// A directory that a recipe names.
 struct NamedDirectory {
   GiverKind kind{};
@@ -41,8 +44,17 @@ struct Composition {
   void replace(std::string_view text);
 };
 
+/// An overlay of the base, or the edits, for the manifest.
+struct OverlayFacts {
+  GiverKind kind{};
+  std::string name;
+  std::filesystem::path directory;
+  std::string licence;  ///< as its card says; empty: it has none
+};
+
 /// The facts about the tensors of a composed checkpoint that a plan needs: it opens no file.
 struct ComposedFacts {
+  std::vector<OverlayFacts> overlays;  ///< overlays in their order, then the edits
   /// Global scales of NVFP4 weights that loaders fuse and several checkpoints gave, by name.
   std::map<std::string, formats::GlobalScale> globals;
   bool rescales = false;               ///< Composition::rescales

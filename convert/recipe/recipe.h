@@ -190,7 +190,8 @@ void take_option(std::string_view name, std::string_view word, Recipe& recipe);
 /// kind to a list of patterns), `quantize-attention`, `gptq` and `zero-points`. At most 1 MiB and
 /// 10,000 rules; anything unknown or of the wrong type is kInvalidArgument, with its line.
 /// `composition`: takes the words of a recipe of several sources too, which must name a base:
-/// `base`, `sources`, `side-files`, `fused`, and `from` in a rule; null: these are refused.
+/// `base`, `sources`, `overlays`, `edits`, `side-files`, `fused`, and `from` in a rule; null: these
+/// are refused.
 Recipe parse_recipe(std::string_view yaml, std::string_view where,
                     Composition* composition = nullptr);
 

@@ -22,7 +22,8 @@ namespace {
 constexpr std::size_t kMaxRules = 10'000;
 constexpr std::size_t kMaxGivers = 64;
 constexpr std::size_t kMaxNameLength = 32;
-constexpr std::array<std::string_view, 4> kComposeKeys = {"base", "sources", "side-files", "fused"};
+constexpr std::array<std::string_view, 6> kComposeKeys = {"base",       "sources", "overlays",
+                                                          "side-files", "fused",   kEditsName};
 
 std::vector<std::string_view> keys(bool composes) {
   std::vector<std::string_view> keys = {"rules", "allow", "quantize-attention", "gptq",
@@ -131,11 +132,18 @@ void read_composition(const Yaml& root, std::string_view where, Composition& com
   const Yaml* base = root.find("base");
   if (base == nullptr) root.refuse("a recipe of several sources needs `base: DIR`");
   add_giver(GiverKind::kBase, std::string(formats::kBaseGiver), *base, composition);
-  if (const Yaml* sources = root.find("sources")) {
-    if (!sources->is_map()) sources->refuse("sources is not a map from names to directories");
-    for (const Yaml::Member& source : sources->members("sources"))
-      add_giver(GiverKind::kSource, source.key, source.value, composition);
-  }
+  const auto read_map = [&](std::string_view key, GiverKind kind) {
+    const Yaml* directories = root.find(key);
+    if (directories == nullptr) return;
+    if (!directories->is_map())
+      directories->refuse("{} is not a map from names to directories", key);
+    for (const Yaml::Member& directory : directories->members(key))
+      add_giver(kind, directory.key, directory.value, composition);
+  };
+  read_map("sources", GiverKind::kSource);
+  read_map("overlays", GiverKind::kOverlay);
+  if (const Yaml* edits = root.find("edits"))
+    add_giver(GiverKind::kEdits, std::string(kEditsName), *edits, composition);
   const auto is_said = [&](std::string_view key, std::string_view word, std::string_view other) {
     const Yaml* value = root.find(key);
     if (value == nullptr) return false;

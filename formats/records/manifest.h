@@ -23,6 +23,11 @@ inline constexpr std::string_view kRecordsName = "ingot.tensors.jsonl.zst";
 inline constexpr std::string_view kVerifyName = "ingot.verify.json";
 inline constexpr std::string_view kPartialName = ".ingot-partial";
 
+/// `as` of an entry of Manifest::sources whose tensors lie over the base's.
+inline constexpr std::string_view kAsOverlay = "overlay";
+/// `as` of the one whose tensors are values that were encoded as the base's are.
+inline constexpr std::string_view kAsEdits = "edits";
+
 /// A file that a conversion wrote.
 struct ManifestFile {
   std::string name;  ///< relative, '/'-separated

@@ -10,6 +10,7 @@
 #include "formats/adapters/lora.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
+#include "formats/edited_tensors.h"
 #include "formats/text/spelling.h"
 #include "library/options/job_options.h"
 #include "verify/gates/gate.h"
@@ -137,21 +138,35 @@ std::string verified_source(const std::string& given, const MeasurementOptions& 
   constexpr std::uint64_t kMaxRecipeBytes = std::uint64_t{1} << 20;
   const std::filesystem::path path(given);
   const bool is_recipe = path.extension() == ".yaml" || path.extension() == ".yml";
-  if (!is_recipe) {
+  std::string base = given;
+  if (is_recipe) {
+    convert::Composition composition;
+    const convert::Recipe recipe =
+        convert::parse_recipe(read_text_file(path, kMaxRecipeBytes), given, &composition);
+    for (const std::string& text : flags.sources) composition.replace(text);
+    for (const convert::NamedDirectory& giver : composition.givers)
+      options.sources[giver.name] = giver.path;
+    base = composition.givers.front().path.string();
+    if (!recipe.choices.lora.empty()) {
+      formats::LoraOptions lora = recipe.choices.lora_options;
+      lora.allow_residual = {Pattern("*")};
+      options.editors.push_back(std::make_shared<const formats::LoraAdapter>(
+          path.parent_path() / recipe.choices.lora, std::move(lora)));
+    }
+  } else {
     for (const std::string& text : flags.sources) {
       const std::size_t equals = text.find('=');
       if (equals == std::string::npos || equals == 0 || equals + 1 == text.size())
         throw Error(ErrorCode::kInvalidArgument, "--sources '{}' is not NAME=DIR", text);
       options.sources[text.substr(0, equals)] = text.substr(equals + 1);
     }
-    return given;
   }
-  convert::Composition composition;
-  (void)convert::parse_recipe(read_text_file(path, kMaxRecipeBytes), given, &composition);
-  for (const std::string& text : flags.sources) composition.replace(text);
-  for (const convert::NamedDirectory& giver : composition.givers)
-    options.sources[giver.name] = giver.path;
-  return composition.givers.front().path.string();
+  if (const auto edits = options.sources.find(std::string(convert::kEditsName));
+      edits != options.sources.end()) {
+    options.editors.push_back(
+        std::make_shared<const formats::EditedTensors>(edits->second, options.threads));
+  }
+  return base;
 }
 
 verify::VerificationOptions measurement_options(const MeasurementOptions& flags) {

@@ -14,7 +14,8 @@ sys.dont_write_bytecode = True
 
 import numpy as np
 
-from container import read_checkpoint, read_config, read_file, write_file
+from container import read_checkpoint, read_config, write_file
+from grids import judge_codes, judge_scales
 from numbers_of_bits import round_bf16
 from weights import logical_tensors
 
@@ -174,6 +175,96 @@ with tempfile.TemporaryDirectory() as work:
     if read_config(graft)["num_nextn_predict_layers"] != 1:
         fail("config.json does not promise the MTP layer")
     run(0, "check", graft)
+
+    # An overlay: 6 scales of a cache and a corrected head over the base, the rest byte for byte.
+    os.mkdir(f"{work}/scales")
+    numbers = {f"model.layers.{layer}.self_attn.{side}_proj.{side}_scale": ("F32", (1,), np.float32(0.25 + layer).tobytes())
+               for layer in range(3) for side in "kv"}
+    stored = read_checkpoint(vendor)
+    head = stored["lm_head.weight"]
+    new_head = head.data[2:] + head.data[:2]
+    write_file(f"{work}/scales/some.safetensors", {**numbers, "lm_head.weight": (head.dtype, head.shape, new_head)})
+    laid = recipe("laid.yaml", "base: vendor\noverlays: {scales: scales}\n")
+    over = os.path.join(work, "over")
+    run(0, "compose", laid, over, "--verify", "structure,weights", "--progress", "never")
+    found = read_checkpoint(over)
+    if found.keys() != stored.keys() | numbers.keys():
+        fail(f"an overlay changes the tensors: {sorted(found.keys() ^ (stored.keys() | numbers.keys()))[:4]}")
+    for name, one in found.items():
+        if one.data != (numbers[name][2] if name in numbers else new_head if name == head.name else stored[name].data):
+            fail(f"{name}: other bytes than those of the overlay or the base")
+    if "kv_cache" not in json.dumps(read_config(over)) + open(f"{over}/hf_quant_config.json").read():
+        fail("the config does not declare the cache whose scales were laid over the base")
+    run(0, "verify", laid, over, says="PASS")
+    run(0, "verify", vendor, over, "--sources", f"scales={work}/scales", says="PASS")
+    write_file(f"{work}/scales/some.safetensors", {"lm_hed.weight": (head.dtype, head.shape, new_head)})
+    run(2, "compose", laid, f"{work}/none", "--dry-run", says="'scales'")
+    write_file(f"{work}/scales/some.safetensors", {"lm_head.weight": (head.dtype, head.shape[::-1], new_head)})
+    run(2, "compose", laid, f"{work}/none", "--dry-run", says="the base's")
+    with open(f"{work}/scales/some.safetensors", "wb") as file:
+        file.write(b"\xff" * 40)
+    run(2, "compose", laid, f"{work}/none", "--dry-run", says="some.safetensors")
+
+    # A rank-one edit of an NVFP4 expert, which fits under the global scale that it shares: only its own codes and block
+    # scales are others, those of the scheme for the new values. Values that do not fit: the whole set is encoded again.
+    gate, up = (f"model.layers.1.mlp.experts.3.{side}_proj" for side in ("gate", "up"))
+    q_b = "model.layers.0.self_attn.q_b_proj"
+    draw = np.random.default_rng(65)
+    before = weights(vendor)
+    rows, columns = before[gate + ".weight"].values.shape
+    left, right = (draw.normal(0, 0.02, size).astype("<f4") for size in ((rows, 1), (1, columns)))
+    pair = {gate + ".lora_A.weight": ("F32", right.shape, right.tobytes()),
+            gate + ".lora_B.weight": ("F32", left.shape, left.tobytes())}
+    wanted = (before[gate + ".weight"].values.astype(np.float64) + left.astype(np.float64) @ right).astype(np.float32)
+    edited = os.path.join(work, "edited")
+    os.mkdir(f"{work}/edits")
+    text = recipe("edit.yaml", "base: vendor\nedits: edits\n")
+
+    def judge(name, values, kept):
+        weight = weights(edited)[name]
+        if kept and weight.scale_of_all != before[name].scale_of_all:
+            fail(f"{name}: another global scale, though the values fit under the one that it shares")
+        wrong, _ = judge_scales(weight, values, {}, [], "bf16")
+        for complaint in judge_codes(weight, values) + [f"{wrong.sum()} scales are not those of a search"] * bool(wrong.any()):
+            fail(f"{name}: {complaint}")
+
+    def unchanged(touched):
+        now, own = read_checkpoint(edited), read_checkpoint(vendor)
+        for name in own:
+            if now[name].data != own[name].data and name.rsplit(".", 1)[0] not in touched:
+                fail(f"{name} is not edited, and has other bytes")
+
+    write_file(f"{work}/edits/edits.safetensors", pair)
+    run(0, "compose", text, edited, "--verify", "structure,weights", "--progress", "never")
+    judge(gate + ".weight", wanted, True)
+    unchanged({gate})
+    run(0, "verify", text, edited, says="PASS")
+    run(0, "verify", vendor, edited, "--sources", f"edits={work}/edits", says="PASS")
+    run(2, "verify", vendor, edited, says="edits")
+    large = (before[gate + ".weight"].values * np.float32(40)).astype("<f4")
+    head = before["lm_head.weight"].values
+    write_file(f"{work}/edits/edits.safetensors", {
+        gate + ".weight": ("F32", large.shape, large.tobytes()),
+        "lm_head.weight": ("F32", head.shape, (head * np.float32(1.5)).astype("<f4").tobytes())})
+    said = run(0, "compose", text, edited, "--force", "--verify", "structure,weights", "--progress", "never")
+    if "encoded again" not in said or up not in said:
+        fail(f"the report does not name the weight that was encoded again: {said[:600]}")
+    judge(gate + ".weight", large, False)
+    if weights(edited)[gate + ".weight"].scale_of_all != weights(edited)[up + ".weight"].scale_of_all:
+        fail("an edit leaves fused weights with two global scales")
+    if not np.array_equal(weights(edited)["lm_head.weight"].values, round_bf16(head * np.float32(1.5))):
+        fail("an edited head is not rounded to BF16")
+    unchanged({gate, up, "lm_head"})
+    for tensors, says in [({gate + ".lora_A.weight": pair[gate + ".lora_A.weight"]}, "is half of a low-rank pair"),
+                          ({"model.nothing.weight": pair[gate + ".lora_A.weight"]}, "which the model does not have"),
+                          ({gate + ".weight": pair[gate + ".lora_A.weight"]}, "has shape"),
+                          ({gate + ".weight": ("I32", large.shape, large.tobytes())}, "is I32: edits are values")]:
+        write_file(f"{work}/edits/edits.safetensors", tensors)
+        run(2, "compose", text, f"{work}/none", "--dry-run", says=says)
+    nan = large.copy()
+    nan[3, 5] = np.nan
+    write_file(f"{work}/edits/edits.safetensors", {gate + ".weight": ("F32", nan.shape, nan.tobytes())})
+    run(2, "compose", text, f"{work}/nan", "--progress", "never", says="NaN")
 
     # Fused weights of two sources have one global scale, or are refused with the remedy.
     coarse = made("coarse", "--to", "nvfp4", "--search", "amax")

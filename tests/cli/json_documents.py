@@ -252,6 +252,13 @@ def try_all(work):
     run(2, "convert", example, at("nvfp4"), "--to", "nvfp4", *quiet)
     based = run(0, "convert", example, at("based"), "--to", "nvfp4", "--base", at("nvfp4"), "--delta", at("deltas"), *quiet)
     expect(based["taken"] > 0 and based["files_taken"] > 0 and based["delta_bytes"] == 0, "nothing taken over from a base")
+    with open(at("compose.yaml"), "w") as file:
+        file.write("base: nvfp4\nsources: {own: %s}\nrules:\n- {match: 'role:attention', from: own}\n" % example)
+    composed = run(0, "compose", at("compose.yaml"), at("none"), "--dry-run", *quiet)
+    expect([row["name"] for row in composed["givers"]] == ["base", "own"], "the givers of a composed model")
+    run(0, "compose", at("compose.yaml"), at("none"), "--explain", "lm_head.weight")
+    run(0, "compose", at("compose.yaml"), at("composed"), *quiet)
+    run(2, "compose", at("compose.yaml"), at("composed"), *quiet)
     gates = ("--verify", "weights", *quiet)
     int8 = ("convert", example, at("int8"), "--to", "int8", "--kv-scales", at("cache.safetensors"), *gates)
     kept = run(0, *int8)

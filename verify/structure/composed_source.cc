@@ -9,6 +9,7 @@
 #include "formats/base/error.h"
 #include "formats/composed.h"
 #include "formats/json/json.h"
+#include "formats/overlay.h"
 #include "formats/records/manifest.h"
 
 namespace ingot::verify {
@@ -31,27 +32,36 @@ std::map<std::string_view, std::uint32_t> positions_of(const Checkpoint& model) 
 
 Checkpoint composed_as_in(Checkpoint base, const check::Opened& output,
                           const std::map<std::string, std::filesystem::path>& sources,
-                          const std::function<Checkpoint(const std::filesystem::path&)>& open) {
+                          const SourceViews& views) {
   const formats::Manifest& manifest = *output.manifest;
-  std::vector<Giver> givers;
+  const auto directory_of = [&](const std::string& name) -> const std::filesystem::path& {
+    const auto found = sources.find(name);
+    if (found != sources.end()) return found->second;
+    throw Error(ErrorCode::kNotFound,
+                "was composed of several checkpoints, and the directory of '{0}' is not known "
+                "(give the recipe in place of the source, or --sources {0}=DIR)",
+                name)
+        .in_file((output.directory / formats::kManifestName).string());
+  };
+  std::vector<Giver> givers(1);
   for (const formats::Json& row : *manifest.sources) {
     const std::string name = formats::text_at(row, "name");
-    if (givers.empty()) {
-      givers.push_back(
-          {.name = name, .model = std::make_shared<const Checkpoint>(std::move(base))});
-      continue;
+    const std::string as = formats::text_at(row, "as");
+    if (as == formats::kAsEdits) continue;  // a change of values, and no tensor
+    if (as == formats::kAsOverlay) {
+      auto tensors = std::make_shared<const Checkpoint>(
+          formats::open_loose_tensors(directory_of(name), views.threads));
+      base = formats::with_overlay(std::make_shared<const Checkpoint>(std::move(base)),
+                                   {.name = name, .model = std::move(tensors)}, views.threads);
+    } else if (givers[0].name.empty()) {
+      givers[0].name = name;
+    } else {
+      givers.push_back({.name = name,
+                        .model = std::make_shared<const Checkpoint>(
+                            views.as_in_output(views.open(directory_of(name))))});
     }
-    const auto found = sources.find(name);
-    if (found == sources.end()) {
-      throw Error(ErrorCode::kNotFound,
-                  "was composed of several checkpoints, and the directory of '{0}' is not known "
-                  "(give the recipe in place of the source, or --sources {0}=DIR)",
-                  name)
-          .in_file((output.directory / formats::kManifestName).string());
-    }
-    givers.push_back(
-        {.name = name, .model = std::make_shared<const Checkpoint>(open(found->second))});
   }
+  givers[0].model = std::make_shared<const Checkpoint>(views.as_in_output(std::move(base)));
   std::vector<std::map<std::string_view, std::uint32_t>> positions;
   for (const Giver& giver : givers) positions.push_back(positions_of(*giver.model));
   std::map<std::string, std::string> given;  // givers by tensor
