@@ -656,6 +656,12 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
     throw Error(ErrorCode::kNotFound, "has no {}: it was not made by ingot convert", kManifestName)
         .in_file(converted.string());
   }
+  if (!manifest->sources->is_null()) {
+    throw Error(ErrorCode::kUnsupported,
+                "was composed of several checkpoints, and none of them is its source (ingot verify "
+                "RECIPE compares each tensor with its own)")
+        .in_directory(converted.string());
+  }
   const std::vector<TensorRecord> records =
       formats::read_tensor_records(converted / kRecordsName, manifest->records_hash);
 

@@ -52,7 +52,9 @@ void keep_unread_codes(Plan& plan) {
   });
   if (!codes) return;
   plan.is_whole_copy = true;
-  const bool is_copy = copies_all && plan.recipe.choices.kv_scales == nullptr;
+  // The JSON of one checkpoint tells nothing of another's codes.
+  const bool is_copy = copies_all && plan.recipe.choices.kv_scales == nullptr &&
+                       plan.recipe.choices.composed == nullptr;
   if (is_copy && !plan.recipe.to && !plan.is_sliced()) return;
   const formats::StoredTensor& first = source.stored()[codes->first->encoding.stored.weight()];
   const std::string others =

@@ -130,6 +130,7 @@ with tempfile.TemporaryDirectory() as work:
     if "- nvidia-open\n- mit\n" not in card or "| own | not told | mit |" not in card:
         fail("the model card does not list the sources with their licences")
     run(0, "check", out, "--deep")
+    run(2, "check", vendor, "--source-of", out, says="was composed of several checkpoints")
     run(0, "verify", both, out, says="PASS")
     run(0, "verify", vendor, out, "--sources", f"own={own}", says="PASS")
     run(2, "verify", vendor, out, says="--sources own=DIR")
