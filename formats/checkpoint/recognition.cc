@@ -96,6 +96,7 @@ constexpr DTypeSet kCodeDtypes = {DType::kF8E4M3,     DType::kF8E5M2, DType::kF8
 /// True if the config says that the outputs of weights are quantized. Otherwise an output scale is
 /// that of a cache: compressed-tensors and Quark store those of keys and values so, too.
 bool quantizes_outputs(const ModelConfig& config) {
+  if (method_of(config) == kGemmaMethod) return true;
   const Json& block = quantization_block(config);
   if (!json_member(block, "kv_cache_scheme").is_null()) return false;
   const auto has = [](const Json& group, const char* outputs, const char* weights) {

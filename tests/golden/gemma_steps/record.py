@@ -16,7 +16,8 @@ HERE = pathlib.Path(__file__).parent
 N_ROWS = 6
 # Name: bits, rows, columns, steps of inputs and outputs (0: not calibrated).
 LINEARS = {"mlp.gate_proj": (2, 24, 40, 0.031, 0.0), "mlp.up_proj": (4, 24, 40, 0.017, 0.043),
-           "mlp.down_proj": (8, 40, 24, 0.0, 0.037), "self_attn.q_proj": (4, 32, 40, 0.0, 0.0)}
+           "mlp.down_proj": (8, 40, 24, 0.0, 0.037), "self_attn.q_proj": (4, 32, 40, 0.0, 0.0),
+           "self_attn.k_proj": (4, 16, 40, 0.023, 0.05)}
 
 
 def main():

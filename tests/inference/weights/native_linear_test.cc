@@ -450,7 +450,8 @@ TEST(NativeLinear, RoundsToStepsOfGemma) {
     const WeightStore store(source, profile, 1);
     for (const auto& [name, step_in, step_out] :
          {std::tuple("mlp.gate_proj", 0.031F, 0.0F), std::tuple("mlp.up_proj", 0.017F, 0.043F),
-          std::tuple("mlp.down_proj", 0.0F, 0.037F), std::tuple("self_attn.q_proj", 0.0F, 0.0F)}) {
+          std::tuple("mlp.down_proj", 0.0F, 0.037F), std::tuple("self_attn.q_proj", 0.0F, 0.0F),
+          std::tuple("self_attn.k_proj", 0.023F, 0.05F)}) {
       const std::string stem(name);
       const std::string weight = "model.layers.0." + stem + ".weight";
       const auto tensor = std::ranges::find(source.tensors(), weight, &LogicalTensor::name);
