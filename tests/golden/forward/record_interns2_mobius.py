@@ -16,15 +16,16 @@ import torch
 from safetensors.torch import save_file
 from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
 
-GAP, N_BLOCKS = 5e-3, 2
+GAP, MOST_LOST, N_BLOCKS = 5e-3, 2e-6, 2
+FIRST = 5  # a seed with which BF16 keeps nearly all choices of experts
 TEXT = {
     "model_type": "interns2_mobius_text", "dtype": "bfloat16", "vocab_size": 102, "hidden_size": 68,
-    "num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "rms_norm_eps": 1e-6,
+    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "rms_norm_eps": 1e-6,
     "hidden_act": "silu", "max_position_embeddings": 4096, "tie_word_embeddings": False, "attention_bias": False,
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12, "linear_value_head_dim": 10,
     "linear_conv_kernel_dim": 4, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 28,
     "shared_expert_intermediate_size": 36, "norm_topk_prob": True, "num_blocks": N_BLOCKS, "layer_scale": True,
-    "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention", "full_attention"],
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000000.0, "partial_rotary_factor": 0.25,
                         "mrope_section": [1, 1, 1], "mrope_interleaved": True},
     "bos_token_id": 0, "eos_token_id": 1}
@@ -108,8 +109,24 @@ def run(model, ids):
     return [state[0] for state in out.hidden_states], out.logits[0]
 
 
+def set_dtype(model, dtype):
+    model.to(dtype)
+    for layer in model.model.layers:
+        for name, value in layer.mlp.block.items():
+            layer.mlp.block[name] = value.to(dtype)
+
+
+def lost(model, ids):
+    """The relative difference of logits from those in FP64."""
+    found = run(model, ids)[1]
+    set_dtype(model, torch.float64)
+    exact = run(model, ids)[1]
+    set_dtype(model, torch.float32)
+    return float((found - exact).norm() / exact.norm())
+
+
 def main(out):
-    for seed in range(100):
+    for seed in range(FIRST, FIRST + 100):
         generator = torch.Generator().manual_seed(seed)
         weights, model = random_model(generator)
         ids = torch.randint(3, TEXT["vocab_size"], (32,), generator=generator)
@@ -119,7 +136,7 @@ def main(out):
             gap = min(gap, float(best.values[0] - best.values[1]))
             tokens = torch.cat([tokens, best.indices[:1]])
         greedy = tokens[len(ids):]
-        if gap >= GAP and len(set(greedy.tolist())) >= 4:
+        if gap >= GAP and len(set(greedy.tolist())) >= 4 and lost(model, ids) <= MOST_LOST:
             break
     os.makedirs(os.path.join(out, "checkpoint"), exist_ok=True)
     with open(os.path.join(out, "checkpoint", "config.json"), "w") as file:
