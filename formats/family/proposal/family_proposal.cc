@@ -66,6 +66,7 @@ class Proposal {
         if (!kind.is_of_tower && is_bias_name(pattern) == are_biases) judge(pattern, kind);
       }
     }
+    leave_attention_whole();
   }
 
   std::string text() {
@@ -712,6 +713,37 @@ class Proposal {
     });
   }
 
+  /// The text before the names of an attention's own tensors; empty: it is of none.
+  static std::string_view attention_of(std::string_view pattern) {
+    std::size_t end = 0;
+    for (const std::string_view word : name_words(pattern)) {
+      end += word.size() + 1;
+      if (word == "attn" || word.ends_with("_attn") || word.ends_with("attention"))
+        return pattern.substr(0, end);
+    }
+    return {};
+  }
+
+  /// True for a matrix or convolution that nothing is known of, and whose rows may be of heads.
+  bool is_of_unknown_heads(const Kind& kind) const {
+    const Shape& shape = *kind.first->shape;
+    return kind.judged.neighbour == nullptr && kind.judged.spelling.role == Role::kOther &&
+           shape.size() >= 2 && config_.head_dim > 0 && shape.front() > 1 &&
+           shape.front() % config_.head_dim == 0;
+  }
+
+  /// An attention of which something else works on heads is whole on each rank: a cut of its
+  /// projections alone would be none that an engine computes.
+  void leave_attention_whole() {
+    for (const auto& [pattern, kind] : kinds_) {
+      const std::string_view place = attention_of(pattern);
+      if (place.empty() || kind.is_of_tower || !is_of_unknown_heads(kind)) continue;
+      for (auto& [other, member] : kinds_) {
+        if (attention_of(other) == place) member.judged.is_whole = true;
+      }
+    }
+  }
+
   static std::string like(const NeighbourRow& row) {
     return fmt::format("{}{}", kLikeMark, row.family->name);
   }
@@ -811,6 +843,12 @@ class Proposal {
       traits = *own;
       shape = neighbours_.shape_of(*neighbour, kind.layers);
     }
+    if (judged.is_whole && usual.cut != Cut::kReplicated) {
+      own.reset();
+      traits.clear();
+      usual.cut = Cut::kReplicated;
+      notes += "; ranks share it, since it is not known what else this attention does with heads";
+    }
     std::string present = judged.stacks ? "stacked" : role == Role::kHead ? "untied" : "";
     const bool is_of_stack =
         judged.is_of_stack || (own && neighbour->rule->presence == Presence::kStacked);
@@ -832,7 +870,7 @@ class Proposal {
       if (kind.is_quantized && !usual.is_linear) notes += "; quantized in this checkpoint";
       if (usual.cut != of_role.cut)
         traits += fmt::format(", cut: {}", kCutWords[static_cast<std::size_t>(usual.cut)]);
-      traits += judged.traits;
+      if (!judged.is_whole) traits += judged.traits;
       if (usual.cut != Cut::kReplicated && judged.traits.empty()) traits += widths_.heads_of(shape);
     }
     // Only queries are here where keys and values come from a low rank.

@@ -28,6 +28,7 @@ struct Judged {
   bool is_stored_turned = false;      // coded with sides in another order than its row says
   bool is_of_stack = false;           // biases of a stack
   bool is_turned = false;             // inputs before outputs
+  bool is_whole = false;              // ranks share it, as all of an attention with unknown parts
   bool is_odd_joint = false;          // name says several matrices, the shape says one
   std::optional<FineRole> fine = {};  // of several matrices in one
   std::string traits = {};            // of its cut, as a row has them
