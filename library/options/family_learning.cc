@@ -187,7 +187,7 @@ class Computation {
 
  private:
   // A family that is tried stays in memory.
-  static constexpr std::size_t kMostJoined = 1000;
+  static constexpr std::size_t kMostJoined = 3000;
   // One fact that refuses mixers with so many others in turn is a fact about them.
   static constexpr std::size_t kMostRefused = 6;
 
