@@ -70,7 +70,7 @@ TensorResult encode(const TensorTask& task, std::optional<float> amax);
 float amax_of(const TensorTask& task);
 
 /// True if a scale over all of a tensor that changes, which its source has, holds values of this
-/// magnitude.
+/// magnitude: the nearest code, or scale of a block, is not beyond the largest.
 bool holds_amax(const TensorTask& task, float amax);
 
 /// The stored scale of activations, as the target has it.

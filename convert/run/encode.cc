@@ -174,6 +174,14 @@ TensorResult encode(const TensorTask& task, std::optional<float> amax) {
   return Encoder(task, amax, lease.factor()).run();
 }
 
+namespace {
+
+// Numbers that are so much larger than the largest code, against it, are still nearest to it: E4M3
+// has 464 between 448 and the next one, INT8 127.5.
+constexpr float kBeyondE4m3 = 1.0F / 32, kBeyondInt8 = 1.0F / 256;
+
+}  // namespace
+
 bool holds_amax(const TensorTask& task, float amax) {
   const PlannedTensor& planned = task.planned;
   const formats::GlobalScale stored = {
@@ -185,7 +193,9 @@ bool holds_amax(const TensorTask& task, float amax) {
   const quantize::Scheme& scheme = *quantize::find_scheme(planned.to);
   const float needed =
       scheme.global(amax, options_for(scheme, task.plan.target.encode), stored.divides);
-  return stored.divides ? needed >= stored.value : needed <= stored.value;
+  const bool is_int8 = formats::scheme_facts(planned.to).code == formats::CodeKind::kInt8;
+  const float most = 1 + (is_int8 ? kBeyondInt8 : kBeyondE4m3);
+  return stored.divides ? needed * most >= stored.value : needed <= stored.value * most;
 }
 
 float amax_of(const TensorTask& task) {
