@@ -22,7 +22,7 @@ set(allowed_cli library verify convert inference check shard engines quantize sy
 # The rooms of a layer, from the floor up: a file includes from its own room and from those before it. Files in the
 # layer's folder itself are the top.
 set(rooms_formats base files text yaml json container places signed config family storage modules dialect records
-  checkpoint experts)
+  checkpoint changes experts adapters)
 set(rooms_engines row live versions modules readers)
 set(rooms_shard cut align join)
 set(rooms_check rules)

@@ -196,7 +196,7 @@ std::invoke_result_t<const Act&, const TensorTask&> SetConverter::at_tensor(std:
   }
 }
 
-// That of a set which an earlier run began: the source of a finished tensor may be gone.
+// Facts of a set that an earlier run began: the source of a finished tensor may be gone.
 std::optional<SetConverter::Shared> SetConverter::journalled(std::uint32_t set) const {
   for (const std::uint32_t index : context_.plan.fused_sets[set]) {
     const TensorResult& result = results_.of[index];

@@ -51,7 +51,7 @@ struct AdapterEnding {
   std::uint32_t AdapterModule::*place;
   std::string_view last = {};
   bool is_embedding = false;
-  bool is_leaf = false;  ///< then there is no adapter's name
+  bool is_leaf = false;  ///< kind of a leaf, without an adapter's name
 };
 constexpr std::array kAdapterEndings = {
     AdapterEnding{".lora_A", &AdapterModule::a, ".weight"},
@@ -175,7 +175,7 @@ void AdapterFile::sort_tensors() {
   for (std::uint32_t i = 0; i < stored.size(); ++i) {
     const StoredTensor& tensor = stored[i];
     if (tensor.n_bytes == 0) {
-      // Of a projection that a model does not have, as tinker writes it.
+      // tinker writes these for a projection that a model does not have.
       if (tensor.name.find(".experts.w3.") == std::string::npos)
         fault(i, ErrorCode::kShapeMismatch, "has no numbers");
       continue;

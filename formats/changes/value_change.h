@@ -63,7 +63,7 @@ struct StoredMatrix {
   /// True if its rows are read from the file by themselves; else the whole stored tensor is held
   /// while they are read.
   [[nodiscard]] bool has_whole_rows() const { return col_step == 1; }
-  /// The same matrix with rows as columns.
+  /// This matrix with rows as columns.
   [[nodiscard]] StoredMatrix turned() const;
 };
 
@@ -83,7 +83,7 @@ struct LowRankPair {
 struct ValueChange {
   std::uint32_t tensor = 0;                  ///< index into TensorSource::tensors()
   std::uint64_t matrix = 0;                  ///< number in the stack
-  Window rows, cols;                         ///< of the matrix
+  Window rows, cols;                         ///< places in the matrix
   std::optional<StoredMatrix> values = {};   ///< [rows.n, cols.n]
   std::optional<LowRankPair> low_rank = {};  ///< [rows.n, cols.n]
   std::optional<StoredMatrix> lengths = {};  ///< [rows.n, 1]; needs all columns of the matrix

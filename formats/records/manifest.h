@@ -131,7 +131,7 @@ struct TensorRecord {
   std::vector<TensorHash> source;
   std::vector<TensorHash> output;
   std::optional<RecordedError> error;
-  std::optional<RecordedChange> change = {};  ///< of values that an adapter or edits change
+  std::optional<RecordedChange> change = {};  ///< change by an adapter or edits
   std::optional<RecordedGlobal> original_global;
   bool carries_errors = false;  ///< codes were chosen column by column (--gptq)
   /// Weights file in which layout `hf` would have the tensor; only for a rank's tensors.

@@ -12,7 +12,7 @@ inline constexpr std::size_t kLowRankRows = 4;
 struct LowRankRows {
   std::array<const float*, kLowRankRows> left{};  ///< `rank` numbers of each row
   std::array<double*, kLowRankRows> out{};        ///< `n` numbers of each row
-  std::size_t n_rows = 0;                         ///< at most kLowRankRows
+  std::size_t n_rows = 0;                         ///< number of them, at most kLowRankRows
   const float* right = nullptr;                   ///< [rank, n]
   std::size_t right_stride = 0;
   std::size_t rank = 0, n = 0;
