@@ -22,7 +22,7 @@
 #include "cli/commands/commands.h"
 #include "cli/terminal/session.h"
 #include "convert/convert.h"
-#include "convert/run/given_tensors.h"
+#include "convert/run/memory/given_tensors.h"
 #include "formats/json/json.h"
 #include "formats/text/spelling.h"
 #include "library/call.h"

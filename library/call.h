@@ -12,7 +12,7 @@
 
 #include <ingot/ingot.h>
 
-#include "convert/run/memory_encoder.h"
+#include "convert/run/memory/memory_encoder.h"
 #include "formats/base/error.h"
 
 // The frame of every function of the C interface (include/ingot/ingot.h).

@@ -11,7 +11,7 @@
 #include "convert/output/output_directory.h"
 #include "convert/output/version.h"
 #include "convert/recipe/kv_ranges.h"
-#include "convert/run/given_tensors.h"
+#include "convert/run/memory/given_tensors.h"
 #include "formats/base/error.h"
 #include "formats/files/hub_cache.h"
 #include "formats/first_layers.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "convert/run/converted_bytes.h"
+#include "convert/run/memory/converted_bytes.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "library/conversion.h"
 

@@ -6,7 +6,7 @@
 
 #include "check/rules/loader_rules.h"
 #include "convert/output/planned_checkpoint.h"
-#include "convert/run/memory_encoder.h"
+#include "convert/run/memory/memory_encoder.h"
 #include "formats/base/error.h"
 #include "formats/config/model_config.h"
 #include "formats/json/json.h"

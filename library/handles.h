@@ -10,7 +10,7 @@
 
 #include <ingot/ingot.h>
 
-#include "convert/run/memory_encoder.h"
+#include "convert/run/memory/memory_encoder.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "library/conversion.h"
 

@@ -8,7 +8,7 @@
 #include "convert/plan/plan.h"
 #include "formats/base/hash.h"
 #include "formats/records/manifest.h"
-#include "quantize/changed_rows.h"
+#include "quantize/changes/changed_rows.h"
 #include "quantize/quality.h"
 
 namespace ingot::convert {

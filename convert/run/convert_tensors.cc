@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "convert/run/actions.h"
-#include "convert/run/given_tensors.h"
+#include "convert/run/memory/given_tensors.h"
 #include "convert/run/moments_factors.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"

@@ -8,7 +8,7 @@
 #include "convert/plan/band.h"
 #include "formats/changes/value_change.h"
 #include "formats/container/tensor.h"
-#include "quantize/changed_rows.h"
+#include "quantize/changes/changed_rows.h"
 
 namespace ingot::convert {
 

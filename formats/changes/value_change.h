@@ -19,8 +19,8 @@
 #include "formats/places/window.h"
 
 // Changes of a model's decoded values: what an adapter adds, or what edits replace. A change is
-// data over stored numbers; quantize/changed_rows.h has its arithmetic, and a conversion applies it
-// to the decoded rows of a band before they are encoded (convert/run/value_changer.h).
+// data over stored numbers; quantize/changes/changed_rows.h has its arithmetic, and a conversion
+// applies it to the decoded rows of a band before they are encoded (convert/run/value_changer.h).
 
 namespace ingot::formats {
 

@@ -6,7 +6,7 @@
 #include "convert/job/preflight.h"
 #include "convert/output/planned_checkpoint.h"
 #include "convert/output/rank_directories.h"
-#include "convert/run/converted_bytes.h"
+#include "convert/run/memory/converted_bytes.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 #include "formats/json/json.h"

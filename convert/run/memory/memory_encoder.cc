@@ -1,4 +1,4 @@
-#include "convert/run/memory_encoder.h"
+#include "convert/run/memory/memory_encoder.h"
 
 #include <algorithm>
 #include <numeric>
@@ -252,10 +252,7 @@ std::uint64_t TensorSets::drop(std::uint32_t number, bool is_done) {
 
 MemoryEncoder::MemoryEncoder(const Plan& plan, std::span<const formats::StoredTensor> given,
                              HeldBytes& held, std::uint64_t most_held)
-    : held_(held),
-      most_held_(most_held),
-      sets_(plan, given, held),
-      encoder_(plan) {}
+    : held_(held), most_held_(most_held), sets_(plan, given, held), encoder_(plan) {}
 
 std::vector<EncodedTensor> MemoryEncoder::put(std::string_view name,
                                               std::span<const std::byte> bytes,

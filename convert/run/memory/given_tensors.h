@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "convert/run/memory_encoder.h"
+#include "convert/run/memory/memory_encoder.h"
 #include "formats/checkpoint/checkpoint.h"
 
 namespace ingot::convert {

@@ -3,10 +3,10 @@
 
 #include <cstddef>
 
-#include "quantize/kernels/low_rank.h"
+#include "quantize/changes/low_rank.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "quantize/kernels/low_rank_simd.cc"
+#define HWY_TARGET_INCLUDE "quantize/changes/low_rank_simd.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h.
 #include <hwy/highway.h>

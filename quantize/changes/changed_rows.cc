@@ -1,11 +1,11 @@
-#include "quantize/changed_rows.h"
+#include "quantize/changes/changed_rows.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 
-#include "quantize/kernels/low_rank.h"
+#include "quantize/changes/low_rank.h"
 
 namespace ingot::quantize {
 

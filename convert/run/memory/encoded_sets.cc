@@ -1,4 +1,4 @@
-#include "convert/run/encoded_sets.h"
+#include "convert/run/memory/encoded_sets.h"
 
 #include <algorithm>
 #include <map>

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "convert/plan/plan.h"
-#include "convert/run/encoded_sets.h"
+#include "convert/run/memory/encoded_sets.h"
 #include "formats/container/tensor.h"
 #include "formats/storage/stored_bytes.h"
 

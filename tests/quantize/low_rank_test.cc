@@ -1,6 +1,6 @@
-#include "quantize/kernels/low_rank.h"
+#include "quantize/changes/low_rank.h"
 
-#include "quantize/changed_rows.h"
+#include "quantize/changes/changed_rows.h"
 #include "tests/quantize/each_target.h"
 #include "tests/support/test.h"
 

@@ -1,4 +1,4 @@
-#include "convert/run/given_tensors.h"
+#include "convert/run/memory/given_tensors.h"
 
 #include <limits>
 #include <utility>

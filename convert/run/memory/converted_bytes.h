@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "convert/plan/plan.h"
-#include "convert/run/encoded_sets.h"
+#include "convert/run/memory/encoded_sets.h"
 #include "formats/checkpoint/checkpoint.h"
 
 // A plan's output without an output: a model that is read as if it were converted.

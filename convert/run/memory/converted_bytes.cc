@@ -1,4 +1,4 @@
-#include "convert/run/converted_bytes.h"
+#include "convert/run/memory/converted_bytes.h"
 
 #include <algorithm>
 #include <utility>

@@ -34,7 +34,7 @@ struct WideRows {
 
 /// Widens FP32 values of the same shape.
 void widen(formats::MatrixView<const float> values, formats::MatrixView<double> out);
-/// Makes a change of a run, without its row factors. Roundings: kernels/low_rank.h.
+/// Makes a change of a run, without its row factors. Roundings: changes/low_rank.h.
 void add_change(const RowsChange& change, const WideRows& run);
 /// Multiplies the rows of a run that a change covers with its row factors, with a rounding each.
 void scale_rows(const RowsChange& change, const WideRows& run);
