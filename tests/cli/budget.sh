@@ -29,15 +29,17 @@ PY
 }
 within() { python3 -c 'import sys; sys.exit(not abs(float(sys.argv[1]) - float(sys.argv[2])) <= 0.05)' "$1" "$2"; }
 
+# Of these two schemes the files tell the bits of every layer that counts.
+two=(--bits-from nvfp4,fp8)
 for bits in 5 6.2; do
-  "$ingot" convert "$example" "$work/$bits" --bits $bits --importance "$stats" --progress never >/dev/null 2>&1 || fail "--bits $bits"
+  "$ingot" convert "$example" "$work/$bits" --bits $bits "${two[@]}" --importance "$stats" --progress never >/dev/null 2>&1 || fail "--bits $bits"
   is=$(bits_of "$work/$bits")
   within "$is" $bits || fail "--bits $bits gives $is"
 done
 
 # The dry run prints the recipe, which gives the same bytes; more threads choose the same.
-"$ingot" convert "$example" "$work/none" --bits 5 --importance "$stats" --dry-run --json >"$work/json" 2>/dev/null || fail "dry run"
-"$ingot" convert "$example" "$work/none" --bits 5 --importance "$stats" --dry-run --json --threads 1 >"$work/one" 2>/dev/null || fail "dry run"
+"$ingot" convert "$example" "$work/none" --bits 5 "${two[@]}" --importance "$stats" --dry-run --json >"$work/json" 2>/dev/null || fail "dry run"
+"$ingot" convert "$example" "$work/none" --bits 5 "${two[@]}" --importance "$stats" --dry-run --json --threads 1 >"$work/one" 2>/dev/null || fail "dry run"
 facts='b = d.get("budget")'
 holds "abs(b['bits'] - 5) <= 0.05 and b['least'] < 5 < b['most'] and b['recipe'].count('match')"
 holds "b == json.load(open('$work/one'))['budget']"
@@ -46,11 +48,11 @@ python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["budget"]["recip
 for file in "$work"/5/*.safetensors; do cmp -s "$file" "$work/again/$(basename "$file")" || fail "$file is another one"; done
 expect 0 "to: nvfp4" "$ingot" convert "$example" "$work/none" --bits 5 --importance "$stats" --dry-run
 # As for other recipes: slices, a source in BF16, rules, MTP layers.
-expect 0 "" "$ingot" convert "$example" "$work/ranks" --bits 5 --importance "$stats" --tp 2 --ep 4 --tp-fit retile --progress never
+expect 0 "" "$ingot" convert "$example" "$work/ranks" --bits 5 "${two[@]}" --importance "$stats" --tp 2 --ep 4 --tp-fit retile --progress never
 expect 0 "" "$ingot" merge "$work/ranks" "$work/merged" --progress never
 "$ingot" compare "$work/5" "$work/merged" --levels weights --json >"$work/json" 2>/dev/null
 holds "d['difference']['weights']['by_scheme_and_role'] and all(g['exact'] == g['elements'] for g in d['difference']['weights']['by_scheme_and_role'])"
-expect 0 "" "$ingot" convert "$golden/bf16" "$work/bf16" --bits 6 --importance "$stats" --mtp convert --rule 'role:shared-experts=bf16' --progress never
+expect 0 "" "$ingot" convert "$golden/bf16" "$work/bf16" --bits 6 "${two[@]}" --importance "$stats" --mtp convert --rule 'role:shared-experts=bf16' --progress never
 within "$(bits_of "$work/bf16")" 6 || fail "of BF16: $(bits_of "$work/bf16")"
 
 # Plain layers, and other schemes where they are asked for: the average by the groups of the document.
