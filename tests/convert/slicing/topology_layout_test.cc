@@ -1,5 +1,6 @@
 #include "convert/output/output_directory.h"
 #include "formats/container/checkpoint_index.h"
+#include "formats/json/json.h"
 #include "tests/convert/slicing/rank_tree.h"
 #include "tests/convert/slicing/sliced.h"
 #include "tests/support/test.h"
