@@ -80,6 +80,16 @@ Json settings_recorded(const formats::Manifest& manifest) {
                 "was made by ingot repair, which corrects what it finds in its source: only "
                 "conversions are made again");
   }
+  if (all.contains("compose") || all.contains("edits")) {
+    throw Error(ErrorCode::kUnsupported,
+                "was made by ingot compose of several sources: only conversions are made again");
+  }
+  // The record of an adapter has the options that belong to it.
+  if (all.contains("lora")) {
+    const Json adapter = all["lora"].at(0);
+    if (adapter.at("scale") != 1) all["lora-scale"] = adapter.at("scale");
+    all["expert-b-order"] = formats::json_member(adapter, "expert_b_order");
+  }
   for (Json& rule : all["recipe"]) all["rule"].push_back(rule);
   all.erase("recipe");
   if (all.contains("group-size") && all["group-size"] == 0) all["group-size"] = "row";
@@ -251,6 +261,18 @@ Conversion plan_again(const Derivation& derivation, const fs::path& output,
     settings[kFamilyFile] = (output / formats::kFamilyFileName).string();
 
   TargetTable target;
+  for (const auto& [name, value] : settings.items()) {
+    if (std::ranges::find(target.table.rows, name, [](const FlagTable::Row& row) {
+          return key_of(row.flag);
+        }) != target.table.rows.end())
+      continue;
+    throw Error(
+        ErrorCode::kUnsupported,
+        "was made with '{}', which is no option of ingot convert: only conversions are made "
+        "again",
+        name)
+        .in_file(output.string());
+  }
   take_settings(settings, target.table);
   target.options.input = given.directory;
   library::ConversionRequest request = library::read_target(target.options);

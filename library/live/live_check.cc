@@ -422,31 +422,41 @@ LiveReport compare_live(const LiveAnswer& answer, const LiveOptions& options) {
                     .tp = answer.tp,
                     .ep = options.ep.value_or(1),
                     .n_drafts = answer.n_drafts};
-  auto live = std::make_unique<LivePlan>(source, answer, report.ep);
-  const auto comparison_of = [&](const LivePlan& of) {
-    return std::make_unique<Comparison>(of.plan(), answer,
-                                        expected_of(of.plan(), answer, told, options), options);
+  // Experts that cannot be cut, or not be dealt out, are not.
+  const auto plan_of = [&](std::uint32_t ep) -> std::unique_ptr<LivePlan> {
+    try {
+      return std::make_unique<LivePlan>(source, answer, ep);
+    } catch (const Error& error) {
+      if (options.ep || n == 1 || error.code() == ErrorCode::kInterrupted) throw;
+      return nullptr;
+    }
   };
+  const auto comparison_of = [&](const LivePlan& of, const LiveOptions& how) {
+    return std::make_unique<Comparison>(of.plan(), answer,
+                                        expected_of(of.plan(), answer, told, how), how);
+  };
+  std::unique_ptr<LivePlan> live = plan_of(report.ep);
   // The keys do not say how experts are dealt out: the first stack of them does.
   if (!options.ep && n > 1) {
-    const std::vector<JoinedGroup> probe = first_experts(live->plan());
     LiveOptions quiet = options;
     quiet.progress = {};
-    Comparison tried(live->plan(), answer, expected_of(live->plan(), answer, told, quiet), quiet);
-    tried.compare(probe);
-    if (!probe.empty() && !tried.fits(probe)) {
-      auto dealt = std::make_unique<LivePlan>(source, answer, n);
-      const std::vector<JoinedGroup> again = first_experts(dealt->plan());
-      Comparison other(dealt->plan(), answer, expected_of(dealt->plan(), answer, told, quiet),
-                       quiet);
-      other.compare(again);
-      if (other.fits(again)) {
+    const auto first_fits = [&](const LivePlan& of) {
+      const std::vector<JoinedGroup> probe = first_experts(of.plan());
+      const auto tried = comparison_of(of, quiet);
+      tried->compare(probe);
+      return tried->fits(probe);
+    };
+    if (live == nullptr || !first_fits(*live)) {
+      std::unique_ptr<LivePlan> dealt = plan_of(n);
+      if (live == nullptr || (dealt != nullptr && first_fits(*dealt))) {
         live = std::move(dealt);
         report.ep = n;
       }
     }
+    // Neither way: with the reason of the first.
+    if (live == nullptr) live = std::make_unique<LivePlan>(source, answer, 1);
   }
-  const auto comparison = comparison_of(*live);
+  const auto comparison = comparison_of(*live, options);
   comparison->compare(convert::joined_groups(live->plan()));
   std::set<std::pair<LivePlace, std::string>> asked;
   const bool has_fused = fuses_shared(answer, comparison->expected());

@@ -94,7 +94,7 @@ def every_conversion():
              ("--to int4 --group-size row --zero-points", 1), ("--max-shard-size 2MB", 1), ("--files 4 --order name", 1),
              ("--align 4096", 0), (f"--recipe {recipe} --rule *layers.1.*experts*=bf16", 1),
              ("--to nvfp4 --tp 2 --ep 4 --tp-fit bf16", 1), ("--tp 2 --ep 2 --tp-fit retile --links no", 0),
-             ("--to bf16 --layout deepseek-mp --mp 2 --mtp drop", 1), ("--layout vllm-sharded --tp 2", 0),
+             ("--to bf16 --layout deepseek-mp --mp 2 --mtp drop", 1), ("--to bf16 --layout vllm-sharded --tp 2", 0),
              ("--to bf16 --layers 0-1 --experts stacked", 0), ("--to nvfp4 --quantize-attention --search 4over6", 0),
              ("--to fp8-channel --via bf16", 0)]
     for i, (options, is_quick) in enumerate(kinds):
@@ -184,7 +184,7 @@ def statements(out, key, public):
     run(2, "attest", out, "--key", key, "--source", other, says="is not the source that")
     run(1, "rederive", out, "--source", other, "--all", says="differs in")
     # A folder of ranks, and a statement elsewhere.
-    ranks = convert("ranks", "--tp", "2")
+    ranks = convert("ranks", "--to", "bf16", "--tp", "2")
     run(0, "attest", ranks, "--key", key, "--source", example, "--bundle", at("ranks.json"))
     run(0, "attest", "--verify", ranks, "--key", public, "--bundle", at("ranks.json"), says="as they were signed")
     run(0, "rederive", ranks, "--source", example, "--bundle", at("ranks.json"), says="is not checked")
@@ -197,6 +197,8 @@ def statements(out, key, public):
 def other_version(out):
     """A version that is another says so first."""
     path = os.path.join(out, "ingot.json")
+    # A statement would be believed instead.
+    shutil.move(os.path.join(out, "ingot.intoto.json"), at("away"))
     text = open(path).read()
     with open(path, "w") as file:
         file.write(text.replace('"version": "', '"version": "9.', 1))
@@ -205,6 +207,7 @@ def other_version(out):
     expect(printed.count("another version") == 1, "said once")
     with open(path, "w") as file:
         file.write(text)
+    shutil.move(at("away"), os.path.join(out, "ingot.intoto.json"))
     run(2, "rederive", example, "--source", example, says="has no ingot.json")
 
 

@@ -359,7 +359,7 @@ def try_answers(plain, good, two):
             (json.dumps({"checksums": {"dp0:tp0:x": "0" * 64}}), "is no key of vLLM"),
             (json.dumps({"checksums": {key.replace("pcp0", "pcp1"): "0" * 64}}), "context parallelism"),
             (json.dumps({"checksums": {key.replace("tp0", "tp99999999999"): "0" * 64}}), "is no key of vLLM"),
-            ('{"checksums": {"%s": "%s", "%s": "%s"}}' % (key, "0" * 64, key, "1" * 64), "duplicate"),
+            ('{"checksums": {"%s": "%s", "%s": "%s"}}' % (key, "0" * 64, key, "1" * 64), "occurs twice"),
             (json.dumps({"success": False, "message": "NotImplementedError\x1b[2J"}), "SGLang refuses: NotImplementedError\\x1b[2J"),
             (json.dumps({"detail": "Duplicate weight checksum keys"}), "Duplicate weight checksum keys"),
             (json.dumps(good)[:2000], "answer.json")):
@@ -387,7 +387,7 @@ def try_http(plain, good):
     expect("s3cret" not in run(2, "check", plain, "--live", url, token="s3cret-wrong"), "a token is printed")
     run(2, "check", plain, "--live", url, token="two\nlines", says="has a control character")
     for status, text, says in ((422, b'{"detail": "not one of checksum"}', "422: not one of"), (500, b"oh", "HTTP status 500"),
-                               (404, b"{}", "VLLM_SERVER_DEV_MODE=1"), (200, b"<html>", "weight_checker"),
+                               (404, b"{}", "VLLM_SERVER_DEV_MODE=1"), (200, b"<html>", "is not valid JSON"),
                                (200, b'{"success": false, "message": "busy"}', "SGLang refuses: busy")):
         serve(status=status, body=text)
         run(2, "check", plain, "--live", url, says=says)
