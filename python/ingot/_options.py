@@ -66,6 +66,13 @@ class InspectOptions(TypedDict, total=False):
     kv_scales: write scales of an FP8 cache of keys and values, largest magnitude / 448, from the ranges in this
         directory of ingot calibrate, or in its cache.safetensors; or the scales of a kv_cache_scales.json
     via: values pass through f32 (default), or bf16, as if cast first
+    lora: fold the adapter in this directory of PEFT into the weights; tensors that it does not change stay as
+        they are
+    lora_scale: with --lora: a factor of alpha / rank, e.g. 0.5 (default: 1)
+    expert_b_order: with --lora: order of the numbers in lora_B of stacked experts: peft (default), or block, in
+        which an unsloth before September 2026 trained them
+    keep_touched: with --lora: quantized weights that change, and those that loaders fuse with them, become bf16
+        or fp8 where their scheme has fewer bits
     tp: tensor parallelism
     ep: expert parallelism
     etp: ranks that cut each expert
@@ -105,6 +112,10 @@ class InspectOptions(TypedDict, total=False):
     gptq: bool
     kv_scales: Path
     via: str | int | float
+    lora: Path
+    lora_scale: str | int | float
+    expert_b_order: str | int | float
+    keep_touched: str | int | float
     tp: int
     ep: int
     etp: int
@@ -130,6 +141,15 @@ class CheckOptions(TypedDict, total=False):
     family_file: a file that describes the model's family (docs/families.md)
     config: config.json of the model, for shards without one
     threads: threads (default: every processor)
+    live: ask the engine at this address (http://127.0.0.1:8000) for the hashes of its loaded weights, and
+        compare them with the files; a key comes from the variable INGOT_LIVE_TOKEN
+    live_answer: compare an answer that was fetched otherwise, or by LLM.collective_rpc
+    live_ep: ranks of expert parallelism: all of a stage, or 1 (default: what fits)
+    gpu: the card that it runs on, a100, l40s, h100, h200 or b200 (default: what fits any)
+    learn: keep these digests as those of a trusted start, for parameters that kernels pack
+    against: compare with the digests of a trusted start, too
+    allow_http: let --live name another host by plain HTTP, where anyone on the way may answer
+    live_timeout: seconds after which an answer comes too late (hashing 100 GB takes minutes)
     """
 
     deep: bool
@@ -141,6 +161,14 @@ class CheckOptions(TypedDict, total=False):
     family_file: Path
     config: Path
     threads: int
+    live: str | int | float
+    live_answer: Path
+    live_ep: int
+    gpu: str | int | float
+    learn: Path
+    against: Path
+    allow_http: bool
+    live_timeout: int
 
 
 class CalibrateOptions(TypedDict, total=False):
@@ -220,8 +248,8 @@ class ConvertOptions(TypedDict, total=False):
     family_file: a file that describes the model's family (docs/families.md)
     accept_family: --family auto: take the family without a look at it where its proof is not complete
     allow: accept a fault, KIND=PATTERN of one or more tensors, KIND one of nan-code, zero-scale,
-        unknown-tensor, duplicate-tensor, nonfinite, f16-overflow, underflow, engine-refuses; recorded in the
-        manifest
+        unknown-tensor, duplicate-tensor, nonfinite, f16-overflow, underflow, engine-refuses, lora-base;
+        recorded in the manifest
     bits: average bits of a weight of the quantized linear layers, scales included: chooses among nvfp4, fp8 and
         bf16 by role and layer, by what each loses under the inputs of --importance, and prints the recipe
     bits_from: the schemes that --bits chooses among, of nvfp4, fp8, bf16, int4, mxfp4 and int8; the default
@@ -254,6 +282,13 @@ class ConvertOptions(TypedDict, total=False):
     kv_scales: write scales of an FP8 cache of keys and values, largest magnitude / 448, from the ranges in this
         directory of ingot calibrate, or in its cache.safetensors; or the scales of a kv_cache_scales.json
     via: values pass through f32 (default), or bf16, as if cast first
+    lora: fold the adapter in this directory of PEFT into the weights; tensors that it does not change stay as
+        they are
+    lora_scale: with --lora: a factor of alpha / rank, e.g. 0.5 (default: 1)
+    expert_b_order: with --lora: order of the numbers in lora_B of stacked experts: peft (default), or block, in
+        which an unsloth before September 2026 trained them
+    keep_touched: with --lora: quantized weights that change, and those that loaders fuse with them, become bf16
+        or fp8 where their scheme has fewer bits
     experts: routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor per expert and
         projection); default: as loaders of the target read them
     layers: 0-K: only the first layers, and no MTP layers, as a model of its own, to try engines and jobs with
@@ -274,7 +309,8 @@ class ConvertOptions(TypedDict, total=False):
     etp: ranks that cut each expert (default: --tp without --ep, else 1)
     pp: pipeline stages
     pp_layers: layers of each stage, e.g. 0-30,31-60 (default: balanced by bytes)
-    layout: hf, ranks, deepseek-mp, vllm-sharded, sglang-sharded (default: hf, or ranks when a topology is given)
+    layout: hf, ranks, deepseek-mp, vllm-sharded, sglang-sharded (default: hf, or ranks when a topology is
+        given)
     mp: ranks of layout deepseek-mp
     tp_fit: where a cut splits a block of scales: refuse (default), retile (smaller FP8 blocks), pad (wider MLPs
         and vocabulary) or bf16
@@ -286,6 +322,9 @@ class ConvertOptions(TypedDict, total=False):
     explain: print the rule that applies to TENSOR, and the result
     part: write only the files of part I of N, I from 0; all parts share the output's directory, and publish
         nothing; join: publish their output (ingot join)
+    base: an output of an earlier version of the source: tensors whose source did not change are taken over from
+        it, by the same recipe and version of ingot
+    base_source: the source of --base: it is read and compared with the records of --base
     kv_scales_only: write only the scales of --kv-scales, and the index and config that name them, to be put
         into the folder of the model
     verify: compare with the source before anything is published: structure, weights, layers, greedy, draft, or
@@ -310,6 +349,7 @@ class ConvertOptions(TypedDict, total=False):
     assume_disk: plan for a host with so much free disk, e.g. 2TB
     worst: print so many of the worst tensors, and every other line (default: 5, and at most 40 lines in all)
     log: append a line per event to this file
+    delta: stream that gets the difference to --base as its next version (ingot delta make)
     """
 
     to: str | int | float
@@ -337,6 +377,10 @@ class ConvertOptions(TypedDict, total=False):
     gptq: bool
     kv_scales: Path
     via: str | int | float
+    lora: Path
+    lora_scale: str | int | float
+    expert_b_order: str | int | float
+    keep_touched: str | int | float
     experts: str | int | float
     layers: str | int | float
     base_model: str | int | float
@@ -359,6 +403,8 @@ class ConvertOptions(TypedDict, total=False):
     links: Literal["yes", "no"]
     explain: str | int | float
     part: str | int | float
+    base: Path
+    base_source: Path
     kv_scales_only: bool
     verify: str | int | float
     lossless_only: bool
@@ -378,6 +424,186 @@ class ConvertOptions(TypedDict, total=False):
     assume_disk: Size
     worst: int
     log: Path
+    delta: Path
+
+
+class ComposeOptions(TypedDict, total=False):
+    """Options:
+
+    to: target scheme: bf16, f16, f32, fp8-block (or fp8), fp8-channel, fp8-tensor, int8-channel (or int8),
+        int8-block, nvfp4, mxfp4, mxfp8, int4-group (or int4); which tensors take it: ingot list recipes
+        (default: keep each scheme)
+    for_: engine for the output, which chooses dialect and activations: vllm, sglang, trtllm, vllm-ascend,
+        transformers, deepseek; forms that each loads: ingot list loads
+    dialect: layout of quantized tensors: deepseek, compressed-tensors, modelopt, modelslim, mxfp4 (default: by
+        scheme); forms that engines refuse: ingot list engines
+    family: model family instead of config.json's; generic accepts any names, auto makes a family
+    family_file: a file that describes the model's family (docs/families.md)
+    accept_family: --family auto: take the family without a look at it where its proof is not complete
+    allow: accept a fault, KIND=PATTERN of one or more tensors, KIND one of nan-code, zero-scale,
+        unknown-tensor, duplicate-tensor, nonfinite, f16-overflow, underflow, engine-refuses, lora-base;
+        recorded in the manifest
+    source: another directory for a name of the recipe, or for `base`; may be repeated
+    mtp: MTP layers: convert as any other layer (default), bf16 (default for nvfp4, mxfp4, int4), keep (in the
+        source's scheme), or drop
+    quantize_attention: nvfp4, mxfp4, int4: attention projections too
+    activations: how the engine treats activations: weight-only, dynamic or static (default: by dialect and
+        scheme)
+    activation_scales: ranges of inputs for static activations: a directory that ingot calibrate wrote, or a
+        safetensors file with MODULE.input_amax, or .input_min and .input_max
+    input_scale: one scale for every static input instead of a file, e.g. 1
+    fp8_grid: FP8 scales: amax, or ue8m0 (powers of two); default: as in the source, else amax
+    scales_from: take the FP8 block or INT4 scales of this release instead of computing them
+    search: how scales are chosen: mse (default), the least squared error; hessian, the least error of the
+        layer's output by the moments of --importance; or amax; nvfp4 by 4over6 too, int4 by signed (mse, and
+        negative scales too)
+    group_size: INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is INT4, else
+        128)
+    zero_points: INT4: a zero point for each group, chosen with its scale; vLLM loads them
+    importance: weight the errors of columns by the mean squares in this directory or file, which ingot
+        calibrate writes, when scales are searched
+    gptq: int4, nvfp4, mxfp4: choose the codes of a weight column by column, so that its outputs change least
+        (GPTQ); needs --importance with moments of inputs
+    kv_scales: write scales of an FP8 cache of keys and values, largest magnitude / 448, from the ranges in this
+        directory of ingot calibrate, or in its cache.safetensors; or the scales of a kv_cache_scales.json
+    via: values pass through f32 (default), or bf16, as if cast first
+    lora: fold the adapter in this directory of PEFT into the weights; tensors that it does not change stay as
+        they are
+    lora_scale: with --lora: a factor of alpha / rank, e.g. 0.5 (default: 1)
+    expert_b_order: with --lora: order of the numbers in lora_B of stacked experts: peft (default), or block, in
+        which an unsloth before September 2026 trained them
+    keep_touched: with --lora: quantized weights that change, and those that loaders fuse with them, become bf16
+        or fp8 where their scheme has fewer bits
+    experts: routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor per expert and
+        projection); default: as loaders of the target read them
+    layers: 0-K: only the first layers, and no MTP layers, as a model of its own, to try engines and jobs with
+    base_model: ORG/NAME of the source on the hub, for the model card (default: its name in the hub's cache,
+        else that of its own card)
+    max_shard_size: re-shard into files of at most this size (default: keep the source's files and their
+        contents)
+    files: re-shard into so many files of even size, or the next multiple of them with files below 5 GB: layers
+        in order, MTP layers and towers in files of their own behind them (readers that share files out want a
+        multiple of the ranks)
+    order: order of the tensors in a file: dtype (default), or name, in which the default loaders of vLLM and
+        SGLang read; data then begin at a multiple of 16
+    align: tensors whose size is a multiple of so many bytes begin at one, a weight and its scales are
+        neighbours, and files are even (of at most 5 GB unless --max-shard-size is given): 4096 for loaders that
+        read past the page cache
+    tp: tensor parallelism: ranks that cut attention, MLPs, vocabulary
+    ep: expert parallelism: groups that share out the experts
+    etp: ranks that cut each expert (default: --tp without --ep, else 1)
+    pp: pipeline stages
+    pp_layers: layers of each stage, e.g. 0-30,31-60 (default: balanced by bytes)
+    layout: hf, ranks, deepseek-mp, vllm-sharded, sglang-sharded (default: hf, or ranks when a topology is
+        given)
+    mp: ranks of layout deepseek-mp
+    tp_fit: where a cut splits a block of scales: refuse (default), retile (smaller FP8 blocks), pad (wider MLPs
+        and vocabulary) or bf16
+    shared_experts: tp (default): cut by --tp; replicated: whole everywhere
+    expert_map: JSON: logical expert by physical slot (default: contiguous blocks)
+    redundant_experts: let --expert-map give an expert several slots
+    uneven_experts: let --expert-map give ranks different numbers of slots
+    links: yes (default): files that several ranks load are hard links to one; no: copies
+    explain: print the rule that applies to TENSOR, and the result
+    part: write only the files of part I of N, I from 0; all parts share the output's directory, and publish
+        nothing; join: publish their output (ingot join)
+    base: an output of an earlier version of the source: tensors whose source did not change are taken over from
+        it, by the same recipe and version of ingot
+    base_source: the source of --base: it is read and compared with the records of --base
+    verify: compare with the source before anything is published: structure, weights, layers, greedy, draft, or
+        all; below a gate nothing is published, and the exit code is 1
+    lossless_only: publish only an output that holds every value of the source exactly; else name the first
+        tensor that loses one, and exit with 1
+    no_verify: with --resume: publish without the verification that the conversion began with (recorded in the
+        manifest)
+    thresholds: YAML file of gates, instead of the defaults
+    require: a gate, METRIC>=LIMIT or METRIC<=LIMIT, of one scheme METRIC[SCHEME]; may be repeated; metrics:
+        ingot list metrics
+    dry_run: print the plan and write nothing; refuses what a run would
+    resume: continue a stopped conversion
+    force: replace the checkpoint that is in the output
+    mem_limit: memory budget
+    threads: threads (default: every processor)
+    hash: xxh3 per tensor; sha256 adds a plain SHA-256 per file, in a second pass
+    consume_source: delete each source file once its tensors are safe
+    buffered: write through the page cache even where direct I/O works
+    read_back: read everything again from the disk, past the page cache, before it is published
+    follow_links: copy side files that are links to something outside the source
+    assume_disk: plan for a host with so much free disk, e.g. 2TB
+    worst: print so many of the worst tensors, and every other line (default: 5, and at most 40 lines in all)
+    log: append a line per event to this file
+    delta: stream that gets the difference to --base as its next version (ingot delta make)
+    """
+
+    to: str | int | float
+    for_: str | int | float
+    dialect: str | int | float
+    family: str | int | float
+    family_file: Path
+    accept_family: bool
+    allow: Texts
+    source: Texts
+    mtp: str | int | float
+    quantize_attention: bool
+    activations: str | int | float
+    activation_scales: Path
+    input_scale: str | int | float
+    fp8_grid: str | int | float
+    scales_from: Path
+    search: str | int | float
+    group_size: str | int | float
+    zero_points: bool
+    importance: Path
+    gptq: bool
+    kv_scales: Path
+    via: str | int | float
+    lora: Path
+    lora_scale: str | int | float
+    expert_b_order: str | int | float
+    keep_touched: str | int | float
+    experts: str | int | float
+    layers: str | int | float
+    base_model: str | int | float
+    max_shard_size: Size
+    files: int
+    order: Literal["dtype", "name"]
+    align: int
+    tp: int
+    ep: int
+    etp: int
+    pp: int
+    pp_layers: str | int | float
+    layout: str | int | float
+    mp: int
+    tp_fit: str | int | float
+    shared_experts: str | int | float
+    expert_map: Path
+    redundant_experts: bool
+    uneven_experts: bool
+    links: Literal["yes", "no"]
+    explain: str | int | float
+    part: str | int | float
+    base: Path
+    base_source: Path
+    verify: str | int | float
+    lossless_only: bool
+    no_verify: bool
+    thresholds: Path
+    require: Texts
+    dry_run: bool
+    resume: bool
+    force: bool
+    mem_limit: Size
+    threads: int
+    hash: Literal["xxh3", "sha256"]
+    consume_source: bool
+    buffered: bool
+    read_back: bool
+    follow_links: bool
+    assume_disk: Size
+    worst: int
+    log: Path
+    delta: Path
 
 
 class JoinOptions(TypedDict, total=False):
@@ -452,8 +678,8 @@ class RepairOptions(TypedDict, total=False):
     family: model family instead of config.json's
     family_file: a file that describes the model's family (docs/families.md)
     allow: accept a fault, KIND=PATTERN of one or more tensors, KIND one of nan-code, zero-scale,
-        unknown-tensor, duplicate-tensor, nonfinite, f16-overflow, underflow, engine-refuses; recorded in the
-        manifest
+        unknown-tensor, duplicate-tensor, nonfinite, f16-overflow, underflow, engine-refuses, lora-base;
+        recorded in the manifest
     dialect: layout of the quantized tensors, if it is not known any more: deepseek, compressed-tensors,
         modelopt, modelslim, mxfp4 (default: as it is recognized)
     links: yes (default): unchanged files are hard links to those of the source; no: all are written
@@ -517,6 +743,8 @@ class VerifyOptions(TypedDict, total=False):
     levels: how closely: structure, weights, layers, greedy, draft, or all
     family: model family instead of config.json's; generic accepts any names
     family_file: a file that describes the model's family (docs/families.md)
+    sources: the directory of one of the sources of a composed output, by its name there; may be repeated (a
+        recipe as the source names all)
     source_config: config.json of the source, for shards without one, or one file
     config: config.json of the output, for shards without one, or one file
     thresholds: YAML file of gates, instead of the defaults
@@ -535,6 +763,9 @@ class VerifyOptions(TypedDict, total=False):
     reference: compare one checkpoint with activations recorded elsewhere (safetensors)
     activation_scales: statistics of ingot calibrate, a directory or a file, that static scales are compared
         with, by structure
+    lora: the adapter that was folded into the output: it is compared with what the source is with it
+    lora_scale: the factor that it was given
+    expert_b_order: the order that it was given
     part: compare only part I of N of the weights, I from 0, and print a report of the part, which is to be
         joined
     join: join the reports of all parts, given in place of the checkpoints, to the one report of an undivided
@@ -550,6 +781,7 @@ class VerifyOptions(TypedDict, total=False):
     levels: str | int | float
     family: str | int | float
     family_file: Path
+    sources: Texts
     source_config: Path
     config: Path
     thresholds: Path
@@ -564,6 +796,9 @@ class VerifyOptions(TypedDict, total=False):
     threads: int
     reference: Path
     activation_scales: Path
+    lora: Path
+    lora_scale: float
+    expert_b_order: Literal["peft", "block"]
     part: str | int | float
     join: bool
     reports: Texts
@@ -619,6 +854,55 @@ class CompareOptions(TypedDict, total=False):
     worst: int
     html: Path
     markdown: Path
+
+
+class AttestOptions(TypedDict, total=False):
+    """Options:
+
+    verify: check signature and files: exit code 1 where one is not as it was signed
+    form: in-toto (default): source, recipe and files, in ingot.intoto.json; model-signing: all files, for
+        OpenSSF Model Signing, in model.sig
+    bundle: file of the signed statement (default: in the output)
+    source: the checkpoint that the output was made from; with --verify its files are compared too
+    with: OPTION=PATH: the file of an option that the conversion had, such as importance=DIR
+    source_uri: address of the source in the statement, such as hf://ORG/NAME@COMMIT (default: that of the hub's
+        cache)
+    builder_id: URI of who made the output, for the statement
+    passphrase_fd: descriptor that gives the passphrase of the key (default: the terminal is asked)
+    threads: threads (default: every processor)
+    """
+
+    verify: bool
+    form: Literal["in-toto", "model-signing"]
+    bundle: Path
+    source: Path
+    with: Texts
+    source_uri: str | int | float
+    builder_id: str | int | float
+    passphrase_fd: int
+    threads: int
+
+
+class RederiveOptions(TypedDict, total=False):
+    """Options:
+
+    sample: tensors that are drawn and made again, with all their parts (default 64)
+    all: make every tensor again
+    seed: decides which tensors are drawn (default: a random one, which is told)
+    with: OPTION=PATH: the file of an option that the conversion had, such as importance=DIR
+    bundle: statement that says how the output was made (default: ingot.intoto.json in the output, else its
+        ingot.json)
+    key: public key whose signature the statement must have
+    threads: threads (default: every processor)
+    """
+
+    sample: int
+    all: bool
+    seed: int
+    with: Texts
+    bundle: Path
+    key: Path
+    threads: int
 
 
 class GenerateOptions(TypedDict, total=False):
