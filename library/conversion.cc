@@ -163,8 +163,10 @@ ConversionRequest read_conversion(ConvertOptions& options, JobOptions& job) {
   convert::JobInputs inputs;
   if (request.composition) {
     options.input = request.composition->givers.front().path.string();
-    for (const convert::NamedDirectory& giver : request.composition->givers)
+    for (const convert::NamedDirectory& giver : request.composition->givers) {
       inputs.folders.push_back(giver.path);
+      options.directories[giver.name] = giver.path;
+    }
     inputs.files.emplace_back(options.target.recipe_file);
   } else {
     inputs.folders.emplace_back(options.input);

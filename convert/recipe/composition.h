@@ -49,7 +49,7 @@ struct OverlayFacts {
   GiverKind kind{};
   std::string name;
   std::filesystem::path directory;
-  std::string licence;  ///< as its card says; empty: it has none
+  std::string licence;  ///< licence in its card; empty: it tells none
 };
 
 /// The facts about the tensors of a composed checkpoint that a plan needs: it opens no file.

@@ -376,11 +376,13 @@ class StructureCheck {
           compare_input_scales(source_.model, model, options_.activation_scales, found_);
     }
     compare_activations(source_.model, model, wanted_of(manifest), found_);
+    // An overlay may bring a cache of which the base says nothing.
+    const bool makes_caches =
+        manifest && (formats::makes_caches(*manifest) ||
+                     (!manifest->sources->is_null() && !formats::cache_names_of(model).empty()));
     for (const auto& [file, config] : configs_)
       compare_number_formats(source_.model, model,
-                             {.config = config,
-                              .file = file,
-                              .makes_caches = manifest && formats::makes_caches(*manifest)},
+                             {.config = config, .file = file, .makes_caches = makes_caches},
                              found_);
     compare_replicas(model, options_.threads, found_);
   }
