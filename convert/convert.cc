@@ -182,6 +182,7 @@ ExecuteReport execute_claimed(const Plan& plan, const std::filesystem::path& out
     if (!base.empty()) bases.folders.push_back(base);
   }
   require_apart(bases, output);
+  if (!options.base.output.empty()) require_base(options.base);
   // Check: all refusals come before the first byte, by the same code as in a dry run. The claim
   // comes before any look into the output, so that no other run changes it.
   require_place(plan, output, options);

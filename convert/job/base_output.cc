@@ -57,14 +57,8 @@ class BaseReader {
  public:
   BaseReader(const BasePlace& place, const TakeOver& run)
       : place_(place), run_(run), plan_(run.plan) {
-    const auto manifest = formats::read_manifest(place.output);
-    if (!manifest) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  "has no {}: only an output of ingot tells from which tensors it was made",
-                  formats::kManifestName)
-          .in_file(place.output.string());
-    }
-    manifest_ = *manifest;
+    require_base(place);
+    manifest_ = *formats::read_manifest(place.output);
     found_.whole_files.assign(plan_.files.size(), 0);
   }
 
@@ -360,6 +354,14 @@ class BaseReader {
 };
 
 }  // namespace
+
+void require_base(const BasePlace& place) {
+  if (formats::read_manifest(place.output)) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "has no {}: only an output of ingot tells from which tensors it was made",
+              formats::kManifestName)
+      .in_file(place.output.string());
+}
 
 TakenOver take_over(const BasePlace& place, const TakeOver& run) {
   return BaseReader(place, run).take();

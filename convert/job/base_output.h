@@ -22,7 +22,7 @@ struct BasePlace {
   std::filesystem::path source;
 };
 
-/// What a run has taken over from its base.
+/// Tensors and files that a run has taken over from its base.
 struct TakenOver {
   std::vector<std::uint32_t> tensors;  ///< tensors of the plan, ascending
   std::uint64_t n_bytes = 0;           ///< bytes of their parts
@@ -40,9 +40,12 @@ struct TakeOver {
   std::vector<char>& done;             ///< gets 1 for each tensor that is taken over
   std::vector<TensorResult>& results;  ///< gets their results
   bool links = true;                   ///< whole files are hard links where they can be
-  bool lossless_only = false;          ///< only tensors whose values are all kept are taken
+  bool lossless_only = false;          ///< true: tensors whose values are all kept, and no others
   std::size_t threads = 1;
 };
+
+/// Throws kInvalidArgument for a base without records.
+void require_base(const BasePlace& place);
 
 /// Reads all tensors of the source that the base has too, and copies the output of those with the
 /// same source bytes into the staged files: of a fused set all or none. The base counts where the
@@ -50,8 +53,7 @@ struct TakeOver {
 /// and unsliced layout; else a remark says so, and nothing is taken. Its bytes are hashed again,
 /// and those that are not what its records say are left to the encoder. The output is that of a
 /// run without a base, to the byte.
-/// Throws kInvalidArgument for a base without records, kMismatch where `place.source` is not the
-/// source of the base.
+/// Throws as require_base(), and kMismatch where `place.source` is not the source of the base.
 TakenOver take_over(const BasePlace& place, const TakeOver& run);
 
 }  // namespace ingot::convert

@@ -22,7 +22,7 @@ struct TensorResult {
   std::optional<float> amax = {};
   /// The error of the encoding, where a tensor was quantized.
   std::optional<quantize::QualitySums> quality = {};
-  /// The same as a record has it, for a tensor that was taken over from another output.
+  /// The error as a record has it, for a tensor that was taken over from another output.
   std::optional<formats::RecordedError> recorded_error = {};
   /// The source's global scale where the output holds its reciprocal.
   std::optional<formats::RecordedGlobal> original_global = {};

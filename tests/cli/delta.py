@@ -512,7 +512,7 @@ def bases(work):
     run("convert", source[1], work / "shards", *shards, "--progress", "never")
     report = document("convert", source[1], work / "based-shards", *shards, "--base", old)
     note("a base in other files", tree(work / "based-shards") == tree(work / "shards") and report["taken"] > 0, report)
-    report = document("convert", source[1], work / "other", "--to", "nvfp4", "--search", "mse", "--base", old)
+    report = document("convert", source[1], work / "other", "--to", "nvfp4", "--search", "amax", "--base", old)
     words = " ".join(fault["message"] for fault in report["warnings"])
     note("a base of another recipe", report["taken"] == 0 and "another recipe" in words, report)
     spoiled = copy(old, work / "spoiled")
@@ -525,8 +525,8 @@ def bases(work):
     none = [source[1], work / "none", "--to", "nvfp4"]
     words = run("convert", *none, "--base", old, "--base-source", source[1], code=2)
     note("another source of the base", "is not the tensor from which" in words, words)
-    words = run("convert", *none, "--base", source[0], code=2)
-    note("a base without records", "only an output of ingot" in words, words)
+    words = run("convert", source[1], work / "absent", "--to", "nvfp4", "--base", source[0], code=2)
+    note("a base without records", "only an output of ingot" in words and not (work / "absent").exists(), words)
     run("convert", source[1], old / "sub", "--to", "nvfp4", "--base", old, code=2)
     shutil.rmtree(work)
 
