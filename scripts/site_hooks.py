@@ -22,8 +22,11 @@ def options_page(program):
         return page
     told = subprocess.run([program, "list", "options", "--json"], check=True, stdout=subprocess.PIPE).stdout
     for command in dict.fromkeys(row["command"] for row in json.loads(told)["options"]):
-        page += f"\n## {command}\n\n" + subprocess.run([program, "list", "options", command, "--markdown"], check=True,
-                                                    text=True, stdout=subprocess.PIPE).stdout
+        rows = subprocess.run([program, "list", "options", command, "--markdown"], check=True, text=True,
+                              stdout=subprocess.PIPE).stdout.splitlines(keepends=True)
+        # A word for a value of another command may be this one's name.
+        page += f"\n## {command}\n\n" + "".join(
+            row for number, row in enumerate(rows) if number < 2 or f"` | {command} | " in row)
     return page
 
 

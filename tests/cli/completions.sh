@@ -116,7 +116,7 @@ offers() {  # offers WANTED WORD...: these, sorted, parted by blanks
 }
 bash -n "$work/bash" || fail "the syntax of bash completions"
 offers "compare completions compose convert" ingot co
-offers "--dialect --dry-run" ingot convert --d
+offers "--delta --dialect --dry-run" ingot convert --d
 offers "nvfp4" ingot convert in out --to nv
 offers "nvfp4" ingot convert in out --to = nv
 offers "compressed-tensors" ingot convert --dialect = c
