@@ -22,6 +22,7 @@
 #include "formats/family/families.h"
 #include "formats/files/hub_cache.h"
 #include "formats/first_layers.h"
+#include "formats/kept_experts.h"
 #include "formats/json/json.h"
 #include "formats/places/turned.h"
 #include "formats/records/layout.h"
@@ -673,8 +674,10 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
   if (!opened.model) return result;
   const auto is_error = [](const Finding& found) { return found.severity == Severity::kError; };
   if (std::ranges::none_of(result.findings, is_error)) {
-    opened.model = as_converted(formats::with_layers_as_in(std::move(*opened.model), *manifest),
-                                records, *manifest);
+    opened.model = as_converted(
+        formats::with_experts_kept_as_in(
+            formats::with_layers_as_in(std::move(*opened.model), *manifest), *manifest),
+        records, *manifest);
   }
   const Checkpoint& checkpoint = *opened.model;
 

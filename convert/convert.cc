@@ -107,10 +107,12 @@ Plan plan_conversion(const Checkpoint& source, Recipe recipe, const PlanOptions&
                     formats::narrower_dtype(source), formats::has_plain_only(source));
   SourceFacts facts = read_source_facts(source, recipe.choices.base_model);
   Plan plan = plan_with_alike_experts(source, std::move(recipe), options, std::move(facts));
-  // An output of a model's first layers has no more of them, and is compared with those.
-  if (std::optional<std::uint64_t>& n_layers = plan.recipe.choices.n_layers; !n_layers) {
-    if (const auto manifest = recorded(source.directory()))
-      n_layers = formats::recorded_layers(*manifest);
+  // An output of some layers or experts of a model has no more of them, and is compared with those.
+  if (const auto manifest = recorded(source.directory())) {
+    Choices& choices = plan.recipe.choices;
+    if (!choices.n_layers) choices.n_layers = formats::recorded_layers(*manifest);
+    const std::vector<formats::KeptExperts> earlier = formats::recorded_experts(*manifest);
+    choices.kept_experts.insert(choices.kept_experts.begin(), earlier.begin(), earlier.end());
   }
   // A plain copy is accepted as its source was, and its records tell the next reader so.
   if (plan.is_copy()) allow_as_recorded(source.directory(), plan.recipe.allow);

@@ -170,7 +170,8 @@ bool is_copied_as_stored(const Checkpoint& source, const Recipe& recipe,
                              recipe.given.empty() && recipe.choices.editors.empty() &&
                              recipe.choices.engine == nullptr &&
                              recipe.choices.dialect.empty() && !recipe.choices.experts &&
-                             !recipe.choices.n_layers && recipe.choices.repair == nullptr &&
+                             !recipe.choices.n_layers && recipe.choices.kept_experts.empty() &&
+                             recipe.choices.repair == nullptr &&
                              options.layout == formats::find_layout("hf");
   return is_plain_copy && std::ranges::any_of(source.tensors(), [&](const LogicalTensor& tensor) {
            return tensor.encoding.is_reordered || has_globals(source, tensor);

@@ -55,7 +55,13 @@ void add_seen_scale(ExpertView& view, const LogicalTensor& place, const SeenScal
       StoredParts(view.add(scale.name, tensor.shape,
                            {.nest = Nest(32, {{.n = 1, .stride = 1}}),
                             .pieces = {{.stored = place.encoding.stored.weight()}},
-                            .make = scale.make}));
+                            .make =
+                                [make = scale.make](const Checkpoint& source) {
+                                  const std::vector<float> numbers = make(source);
+                                  const auto bytes = std::as_bytes(std::span(numbers));
+                                  return std::vector(bytes.begin(), bytes.end());
+                                },
+                            .made_dtype = DType::kF32}));
   view.add(std::move(tensor));
 }
 

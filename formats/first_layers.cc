@@ -17,7 +17,6 @@
 #include "formats/config/keys.h"
 #include "formats/config/nested_config.h"
 #include "formats/experts/expert_view.h"
-#include "formats/family/family_yaml.h"
 #include "formats/json/json.h"
 #include "formats/json/json_form.h"
 #include "formats/records/manifest.h"
@@ -113,17 +112,6 @@ void cut_keys(Json& keys, const LayerCut& cut, bool is_inner) {
   }
 }
 
-ModelConfig config_of_cut(const Checkpoint& source, const Json& document) {
-  ModelConfig config =
-      config_of(source.family(), parse_model_config(json_text(document), kConfigName));
-  // Found in the names of the tensors, which stay.
-  const TextNesting& text = source.config().text;
-  config.text.prefix = text.prefix;
-  config.text.replaces_model = text.replaces_model;
-  config.text.bare_words = text.bare_words;
-  return config;
-}
-
 Error other_kind(std::uint64_t n_layers, std::string_view key) {
   return Error(ErrorCode::kUnsupported,
                "--layers 0-{} would change the kind of a layer: '{}' follows from the number of "
@@ -135,7 +123,7 @@ Error other_kind(std::uint64_t n_layers, std::string_view key) {
 // The lists by layer that readers of the source see, whether config.json has them or its class
 // derives them: said where the cut config would mean something else.
 void keep_kinds(const Checkpoint& source, const LayerCut& cut, Json& document) {
-  const ModelConfig before = config_of_cut(source, document);
+  const ModelConfig before = config_of_view(source, document);
   Json& text = text_section(source.config(), document);
   bool is_changed = false;
   for (const auto& [key, value] : text_keys(source.config()).items()) {
@@ -146,7 +134,7 @@ void keep_kinds(const Checkpoint& source, const LayerCut& cut, Json& document) {
     text[key] = kept;
     is_changed = true;
   }
-  const ModelConfig after = is_changed ? config_of_cut(source, document) : before;
+  const ModelConfig after = is_changed ? config_of_view(source, document) : before;
   const ModelConfig& whole = source.config();
   const auto require_same = [&](std::string_view key, std::vector<bool> from,
                                 std::vector<bool> to) {
@@ -218,7 +206,7 @@ Checkpoint with_first_layers(std::shared_ptr<const Checkpoint> source, std::uint
   if (json_member(document, "num_hidden_layers") == cut.layers.main)
     document["num_hidden_layers"] = n_layers;
   keep_kinds(*source, cut, document);
-  ModelConfig config = config_of_cut(*source, document);
+  ModelConfig config = config_of_view(*source, document);
 
   const NameGrammar names(source->family(), config);
   ExpertView kept(*source);

@@ -16,9 +16,12 @@
 #include "formats/files/hub_cache.h"
 #include "formats/first_layers.h"
 #include "formats/json/json.h"
+#include "formats/kept_experts.h"
 #include "formats/storage/unread_codes.h"
+#include "formats/text/spelling.h"
 #include "inference/family/model_family.h"
 #include "library/answer.h"
+#include "shard/cut/expert_map.h"
 #include "shard/join/source.h"
 #include "verify/gates/report.h"
 #include "verify/verification.h"
@@ -89,6 +92,34 @@ void require_valid(const GateOptions& gate, const JobOptions& job) {
   verify::parse_levels(gate.levels);
   // A file or a demand that is not understood, too: before hours of work, not after.
   verify::make_thresholds({}, gate.thresholds, gate.requirements);
+}
+
+/// Throws for options that would be about experts under their old numbers, or delete the others.
+void require_pruning_fits(const ConvertOptions& options, const JobOptions& job) {
+  const TargetFlags& target = options.target;
+  const auto lora = target.options.find("--lora");
+  const std::pair<std::string_view, bool> kByExpert[] = {
+      {"--importance", !target.importance.empty()},
+      {"--activation-scales", !target.activation_scales.empty()},
+      {"--scales-from", !target.scales_from.empty()},
+      {"--lora", lora != target.options.end() && !lora->second.empty()}};
+  for (const auto& [option, is_given] : kByExpert) {
+    if (is_given)
+      throw Error(ErrorCode::kInvalidArgument,
+                  "{} is about the experts of the whole model (prune first, and convert the pruned "
+                  "model with it)",
+                  option);
+  }
+  if (job.execute.consume_source)
+    throw Error(ErrorCode::kInvalidArgument,
+                "experts that are left out are in files that --consume-source would delete");
+}
+
+convert::ExpertSelection selection_of(const PruneOptions& options) {
+  return {.keep = options.keep,
+          .by = parse_word<convert::ExpertScore>("--by", options.by, convert::kExpertScores),
+          .statistics = options.statistics,
+          .keep_map = options.keep_map};
 }
 
 }  // namespace
@@ -207,6 +238,7 @@ Conversion plan_conversion(ConvertOptions& options, JobOptions& job, ConversionR
     throw Error(ErrorCode::kInvalidArgument,
                 "--layers leaves tensors out, whose files --consume-source would delete");
   }
+  if (options.prune.is_asked) require_pruning_fits(options, job);
   job.execute.stamps.add(options.input);
   if (!options.target.scales_from.empty())
     job.execute.stamps.add(options.target.scales_from, convert::ReadFor::kOption);
@@ -237,8 +269,10 @@ Conversion plan_conversion(ConvertOptions& options, JobOptions& job, ConversionR
     return plan_conversion(options, std::move(request), std::move(composed), threads);
   }
   auto opened = std::make_shared<const Checkpoint>(open(options.family));
-  if (convert::is_copied_as_stored(*opened, recipe, request.plan))
+  if (convert::is_copied_as_stored(*opened, recipe, request.plan)) {
+    request.meaning = opened;
     opened = std::make_shared<const Checkpoint>(open(std::string(formats::kAsStored)));
+  }
   if (job.execute.given != nullptr) opened = job.execute.given->source(std::move(opened));
   return plan_conversion(options, std::move(request), std::move(opened), threads);
 }
@@ -247,9 +281,24 @@ Conversion plan_conversion(const ConvertOptions& options, ConversionRequest requ
                            std::shared_ptr<const Checkpoint> opened, std::size_t threads) {
   open_scales_from(options.target, options.family, threads, request.recipe.choices);
   require_own_statistics(request.recipe.choices, *opened);
-  if (const auto n_layers = request.recipe.choices.n_layers) {
+  const std::shared_ptr<const Checkpoint> meaning = request.meaning;
+  const std::shared_ptr<const Checkpoint> whole = meaning != nullptr ? meaning : opened;
+  if (const auto n_layers = request.recipe.choices.n_layers)
+    opened = std::make_shared<const Checkpoint>(formats::with_first_layers(opened, *n_layers));
+  std::vector<std::string> remarks;
+  if (options.prune.is_asked) {
+    convert::SelectedExperts selected =
+        convert::select_experts(*whole, meaning != nullptr ? *meaning : *opened,
+                                selection_of(options.prune));
     opened = std::make_shared<const Checkpoint>(
-        formats::with_first_layers(std::move(opened), *n_layers));
+        formats::with_kept_experts(opened, selected.kept, meaning.get()));
+    convert::SlicingOptions& slicing = request.plan.slicing;
+    if (!slicing.expert_map.empty())
+      slicing.expert_map =
+          shard::map_of_kept(slicing.expert_map, slicing.expert_map_where, selected.kept);
+    request.recipe.choices.kept_experts = {std::move(selected.kept)};
+    request.recipe.choices.prunes = true;
+    remarks = std::move(selected.remarks);
   }
   std::optional<convert::Budget> budget;
   if (options.bits)
@@ -257,7 +306,42 @@ Conversion plan_conversion(const ConvertOptions& options, ConversionRequest requ
         opened, request.recipe, convert::budget_schemes(options.bits_from), *options.bits, threads);
   auto source = convert::as_written(std::move(opened), request.recipe, request.plan);
   convert::Plan plan = convert::plan_conversion(*source, std::move(request.recipe), request.plan);
+  plan.warnings.insert(plan.warnings.end(), remarks.begin(), remarks.end());
   return {std::move(source), std::move(plan), std::move(budget)};
+}
+
+void declare_pruning(FlagTable& table, ConvertOptions& options) {
+  PruneOptions& prune = options.prune;
+  prune.is_asked = true;
+  table.add(
+      FlagGroup::kCommon,
+      {{"--keep",
+        &prune.keep,
+        "experts that stay in each layer: a share below 1, as 0.75, or their number",
+        {.excludes = {"--keep-map"}}},
+       {"--by",
+        &prune.by,
+        "what experts are ranked by: saliency (router weight times size of the output, a mean over "
+        "the expert's tokens), or tokens",
+        {.words = {convert::kExpertScores.begin(), convert::kExpertScores.end()},
+         .excludes = {"--keep-map"}}},
+       {"--statistics",
+        &prune.statistics,
+        "directory that ingot calibrate wrote of this model, to rank experts by",
+        {.excludes = {"--keep-map"}, .kind = ValueKind::kPath}},
+       {"--keep-map",
+        &prune.keep_map,
+        "JSON with the experts that stay, by layer: {\"layers\": {\"3\": [0, 2, 5]}}",
+        {.kind = ValueKind::kFile}}});
+  table.add(
+      FlagGroup::kComparison,
+      {{"--measure", &prune.measure,
+        "run the output next to the whole model: KL and drafts on built-in prompts (default: if "
+        "the model has a forward pass here, and fits in --mem-limit)"},
+       {"--text",
+        &prune.text,
+        "measure the perplexity of both on this text, too",
+        {.excludes = {"--no-measure"}, .kind = ValueKind::kFile}}});
 }
 
 void declare_target(FlagTable& table, ConvertOptions& options) {

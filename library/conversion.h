@@ -13,6 +13,7 @@
 #include "convert/compose.h"
 #include "convert/convert.h"
 #include "convert/output/cache_overlay.h"
+#include "convert/recipe/expert_selection.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json_fwd.h"
 #include "library/options/family_learning.h"
@@ -34,6 +35,16 @@ struct GateOptions {
   std::vector<std::string> requirements;
 };
 
+/// Options of `ingot prune`, as given; `is_asked`: that command runs.
+struct PruneOptions {
+  bool is_asked = false;
+  std::optional<double> keep;
+  std::string by = std::string(convert::kExpertScores[0]);
+  std::filesystem::path statistics, keep_map;
+  std::optional<bool> measure;  ///< --measure; nullopt: where the whole model fits in memory
+  std::filesystem::path text;   ///< --text
+};
+
 /// Options of a conversion, as given.
 struct ConvertOptions {
   std::string input, family, part;
@@ -48,6 +59,7 @@ struct ConvertOptions {
   std::vector<std::string> sources;  ///< --source NAME=DIR of a recipe
   /// Directories of the recipe by their names; set by read_conversion().
   std::map<std::string, std::filesystem::path> directories;
+  PruneOptions prune;
   SlicingFlags slicing;
   GateOptions gate;
 
@@ -57,6 +69,8 @@ struct ConvertOptions {
   }
 };
 
+/// Declares those that decide which experts the output has.
+void declare_pruning(FlagTable& table, ConvertOptions& options);
 /// Declares those that decide which tensors the output has.
 void declare_target(FlagTable& table, ConvertOptions& options);
 /// Declares all other options; `job` has those of declare_job_options().
@@ -69,6 +83,8 @@ struct ConversionRequest {
   convert::PlanOptions plan;
   /// Settings of all gates of the job where runs that it continues added some; else null.
   formats::JsonValue earlier_gates;
+  /// The source under its family, where it is opened without one, to be copied as it is stored.
+  std::shared_ptr<const formats::Checkpoint> meaning = nullptr;
 };
 /// Throws kInvalidArgument for options that are not understood or contradict each other.
 ConversionRequest read_target(const ConvertOptions& options);

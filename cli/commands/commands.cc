@@ -43,6 +43,12 @@ constexpr std::array kAllCommands = {
             .main_options = "--source --for --dialect --dry-run --resume --tp --ep --verify "
                             "--mem-limit",
             .continued_by = "--resume"},
+    Command{.name = "prune",
+            .summary = "make a model with fewer experts, every byte of the others as it was",
+            .declare = declare_prune,
+            .main_options = "--keep --by --statistics --keep-map --dry-run --resume --to --verify "
+                            "--mem-limit",
+            .continued_by = "--resume"},
     Command{.name = "join",
             .summary = "publish a conversion whose parts ran on many hosts",
             .declare = declare_join,

@@ -80,6 +80,7 @@ std::function<int()> declare_inspect(FlagTable& table);
 std::function<int()> declare_join(FlagTable& table);
 std::function<int()> declare_list(FlagTable& table);
 std::function<int()> declare_merge(FlagTable& table);
+std::function<int()> declare_prune(FlagTable& table);
 std::function<int()> declare_rederive(FlagTable& table);
 std::function<int()> declare_repair(FlagTable& table);
 std::function<int()> declare_synth(FlagTable& table);

@@ -10,6 +10,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
 #include "cli/commands/launch.h"
+#include "cli/commands/measurement.h"
 #include "cli/report/convert_report.h"
 #include "cli/report/explain_report.h"
 #include "cli/terminal/answer.h"
@@ -17,14 +18,19 @@
 #include "cli/terminal/session.h"
 #include "cli/terminal/terminal.h"
 #include "convert/output/model_card.h"
+#include "convert/output/version.h"
 #include "delta/make.h"
 #include "formats/base/hash.h"
+#include "formats/base/stop_scope.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
+#include "inference/family/model_family.h"
+#include "library/answer.h"
 #include "library/conversion.h"
 #include "library/options/flag_table.h"
 #include "library/options/target_flags.h"
 #include "report/figures.h"
+#include "verify/outputs/draft_check.h"
 #include "verify/verification.h"
 
 namespace ingot::cli {
@@ -71,6 +77,48 @@ void write_delta(const ConvertFlags& flags) {
   }
 }
 
+// Runs a pruned output next to the whole model, and says what it lost.
+void measure_pruned(const ConvertFlags& flags, const formats::Checkpoint& source) {
+  (void)inference::model_spec(source.family(), source.config());
+  verify::VerificationOptions options{.levels = {verify::Level::kLayers},
+                                      .family = flags.named_family(),
+                                      .text = flags.prune.text,
+                                      .threads = threads_of(flags.job.execute.threads),
+                                      .mem_limit = memory_budget(flags.job.mem_limit),
+                                      .tool_version = std::string(convert::kVersion)};
+  if (verify::has_mtp_layer(source) && flags.target.options.at("--mtp") != "drop")
+    options.levels.push_back(verify::Level::kDraft);
+  Progress progress(flags.job.progress, "measuring");
+  options.progress = stages_of(progress);
+  const StopScope stop = stop_at_signals("the output was finished, and is being measured");
+  const verify::Report report = verify::verify_pair(flags.input, flags.job.output, options);
+  progress.finish();
+  if (answer().is_json) {
+    Answer document;
+    document.command = "verify";
+    document.add(verify::report_json(report));
+    answer().add({{"measured", document.document()}});
+  } else {
+    out() << "\n" << verify::report_text(report, flags.job.n_worst, report_width());
+  }
+}
+
+// Measures where it was asked for, and else where it can be done and the models fit in memory.
+void measure_if_possible(const ConvertFlags& flags, const formats::Checkpoint& source) {
+  const bool is_asked = flags.prune.measure.value_or(false) || !flags.prune.text.empty();
+  std::uint64_t n_bytes = 0;
+  for (const formats::SourceFile& file : source.files()) n_bytes += file.n_bytes;
+  std::string why = "its weights are larger than --mem-limit (--measure)";
+  try {
+    if (is_asked || n_bytes <= memory_budget(flags.job.mem_limit))
+      return measure_pruned(flags, source);
+  } catch (const Error& error) {
+    if (is_asked || error.code() == ErrorCode::kInterrupted) throw;
+    why = error.what();
+  }
+  notes() << fmt::format("not measured next to the whole model: {}\n", why);
+}
+
 // The table of contents of the program: read, plan, execute, report.
 int run_convert(ConvertFlags& flags) {
   flags.job.execute.given = session().given;
@@ -107,8 +155,15 @@ int run_convert(ConvertFlags& flags) {
                                   .in_file(flags.job.output);
         }
       });
-  const int code = run_job(flags.job, flags.composes ? "composing" : "converting", conversion.plan);
+  const std::string_view verb = flags.composes         ? "composing"
+                                : flags.prune.is_asked ? "pruning"
+                                                       : "converting";
+  const int code = run_job(flags.job, verb, conversion.plan);
   if (code == kExitDone && !flags.delta.empty() && !flags.job.dry_run) write_delta(flags);
+  const bool may_measure = flags.prune.is_asked && flags.prune.measure.value_or(true) &&
+                           !flags.job.dry_run && !flags.job.is_of_launch &&
+                           (flags.part.empty() || flags.part == library::kJoin);
+  if (code == kExitDone && may_measure) measure_if_possible(flags, *conversion.source);
   return code;
 }
 
@@ -228,13 +283,23 @@ std::function<int()> declare_compose(FlagTable& table) {
   return [flags] { return run_parts(*flags); };
 }
 
-std::function<int()> declare_convert(FlagTable& table) {
+namespace {
+
+std::function<int()> declare_conversion(FlagTable& table, bool is_pruning) {
   auto flags = std::make_shared<ConvertFlags>();
   table.add(FlagGroup::kCommon,
             {required("input", &flags->input, "directory of the source checkpoint",
                       ValueKind::kCheckpoint),
              required_output("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
+  if (is_pruning) library::declare_pruning(table, *flags);
   declare_job_of(table, *flags);
+  return [flags] { return run_parts(*flags); };
+}
+
+}  // namespace
+
+std::function<int()> declare_convert(FlagTable& table) {
+  std::function<int()> run = declare_conversion(table, false);
   table.footer =
       "Examples:\n"
       "  ingot convert DeepSeek-V3.2 DeepSeek-V3.2-bf16 --to bf16\n"
@@ -262,7 +327,21 @@ std::function<int()> declare_convert(FlagTable& table) {
       "done\n"
       "  ingot convert IN OUT --to bf16 --resume              continue after a kill\n"
       "  ingot convert IN OUT --to nvfp4 --layers 0-3         a small model to try engines with";
-  return [flags] { return run_parts(*flags); };
+  return run;
+}
+
+std::function<int()> declare_prune(FlagTable& table) {
+  std::function<int()> run = declare_conversion(table, true);
+  table.footer =
+      "Examples:\n"
+      "  ingot calibrate DIR --text text.txt --out stats\n"
+      "  ingot prune DIR OUT --keep 0.75 --statistics stats --dry-run\n"
+      "  ingot prune DIR OUT --keep 0.75 --statistics stats\n"
+      "  ingot prune DIR OUT --keep 96 --by tokens --statistics stats\n"
+      "  ingot prune DIR OUT --keep-map kept.json             lists of one's own\n"
+      "  ingot prune DIR OUT --keep 0.5 --statistics stats --to nvfp4\n"
+      "  ingot verify DIR OUT                                 each tensor against its old one";
+  return run;
 }
 
 }  // namespace ingot::cli

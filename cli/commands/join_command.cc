@@ -63,7 +63,11 @@ int run_join(const JoinFlags& flags) {
        {"no-verify", nullptr},
        {"quiet", nullptr}});
   // A recipe of several sources names them.
-  const std::string_view command = said->contains("input") ? "convert" : "compose";
+  const bool is_pruning = !formats::json_member(settings, "keep").is_null() ||
+                          !formats::json_member(settings, "keep-map").is_null();
+  const std::string_view command = !said->contains("input") ? "compose"
+                                   : is_pruning             ? "prune"
+                                                            : "convert";
   answer().command = command;
   const DeclaredCommand declared = declare_command(*find_command(command));
   take_settings(settings, *declared.table);

@@ -68,11 +68,14 @@ std::string differing_settings(const Json& earlier, const Json& now, bool is_ope
     // The value identifies the content of a file, which means nothing to a reader.
     const bool is_file = name == "family-file" || name == "activation-scales" ||
                          name == "importance" || name == "kv-scales" || name == "scales-from" ||
-                         name == "lora" || name == "edits";
+                         name == "lora" || name == "edits" || name == "kept-experts";
     const auto shown = [&](const std::string& value) {
       return value.empty() ? "not given" : is_file ? "given" : value;
     };
-    changes.push_back(is_file && !was.empty() && !is.empty()
+    // The lists of experts that --keep chose, or --keep-map has.
+    const bool is_list = name == "kept-experts";
+    changes.push_back(is_list ? "--keep or --keep-map (now other experts)"
+                      : is_file && !was.empty() && !is.empty()
                           ? fmt::format("--{} (its files have changed)", name)
                           : fmt::format("--{} {} (now {})", name, shown(was), shown(is)));
   }

@@ -114,7 +114,8 @@ std::string front_matter(const Plan& plan) {
   };
   const std::vector<std::string> models = base_models(plan.source_facts);
   add("base_model", models, models.size() > 1);
-  add("base_model_relation", {source.relation}, false);
+  // No relation of the hub means fewer experts.
+  if (!plan.recipe.choices.prunes) add("base_model_relation", {source.relation}, false);
   if (std::ranges::find(entries, "library_name", &CardEntry::key) == entries.end() &&
       !plan.json.config.empty())
     add("library_name", {"transformers"}, false);
@@ -123,6 +124,14 @@ std::string front_matter(const Plan& plan) {
   std::string text = "---\n";
   for (const CardEntry& entry : entries) text += yaml_lines(entry);
   return text + "---\n";
+}
+
+// ` with 12 of 16 experts`; empty for a model that has all.
+std::string experts_text(const Plan& plan) {
+  const std::vector<formats::KeptExperts>& lists = plan.recipe.choices.kept_experts;
+  if (lists.empty()) return {};
+  return fmt::format(" with {} of {} experts", plan.source.config().n_routed_experts,
+                     lists.front().n_experts);
 }
 
 // A row for each pair of schemes: tensors, roles, bytes in the output.
@@ -264,7 +273,8 @@ std::string typed(const formats::JsonValue& settings) {
 
 bool has_model_card(const Plan& plan) {
   return plan.recipe.choices.repair == nullptr && !plan.source_facts.card.is_too_long &&
-         (!plan.source.givers().empty() || std::ranges::any_of(plan.tensors, is_changed));
+         (!plan.source.givers().empty() || plan.recipe.choices.prunes ||
+          std::ranges::any_of(plan.tensors, is_changed));
 }
 
 namespace {
@@ -305,14 +315,18 @@ std::string recipe_command(const Recipe& recipe, std::string_view source) {
   for (const auto& [name, value] : settings.items()) {
     const bool is_folder = name == "scales-from" || name == "kv-scales";
     const bool is_file = name == "activation-scales" || name == "importance";
+    const bool is_list = name == "kept-experts";
     if (name == "lora") {
       show_adapter(value.front(), shown);
     } else if (name != "recipe" && value != formats::json_member(none, name)) {
-      shown[name] = is_folder ? Json("DIR") : is_file ? Json("FILE") : value;
+      shown[is_list ? "keep-map" : name] = is_folder            ? Json("DIR")
+                                           : is_file || is_list ? Json("FILE")
+                                                                : value;
     }
   }
-  std::string text = fmt::format("ingot convert {} OUT{}{}", source, shown.empty() ? "" : " ",
-                                 printable(typed(shown)));
+  std::string text =
+      fmt::format("ingot {} {} OUT{}{}", shown.contains("keep-map") ? "prune" : "convert", source,
+                  shown.empty() ? "" : " ", printable(typed(shown)));
   if (n_rules > kMaxCardRules)
     text += fmt::format("  # and {} more rules", n_rules - kMaxCardRules);
   return text;
@@ -323,9 +337,10 @@ std::string model_card_text(const Plan& plan, std::span<const engines::EngineVer
   const SourceCard& source = plan.source_facts.card;
   const std::string base = source.is_named ? source.base_models.front() : "";
   std::string text = front_matter(plan);
-  text +=
-      fmt::format("\n# {} in {}\n\n", base.empty() ? "A model" : base.substr(base.find('/') + 1),
-                  fmt::join(number_words(plan), ", "));
+  const std::vector<std::string> numbers = number_words(plan);
+  text += fmt::format("\n# {}{}{}{}\n\n",
+                      base.empty() ? "A model" : base.substr(base.find('/') + 1),
+                      numbers.empty() ? "" : " in ", fmt::join(numbers, ", "), experts_text(plan));
   const bool is_composed = !plan.source.givers().empty();
   text += is_composed    ? "Made of several checkpoints"
           : base.empty() ? "Made"

@@ -159,7 +159,8 @@ constexpr OptionScope kScopes[] = {
     {"--quantize-attention", "belongs to --to nvfp4, mxfp4 and int4", "another target is given",
      "use one of them", has_attention_on_request},
     {"--base-model", "is for the model card", "no tensor is changed, so README.md stays as it is",
-     "use --to", for_some<is_changed>},
+     "use --to",
+     [](const Plan& plan) { return plan.recipe.choices.prunes || for_some<is_changed>(plan); }},
 };
 
 }  // namespace

@@ -524,6 +524,9 @@ Json Choices::to_json() const {
   if (zero_points) json["zero_points"] = true;
   if (!base_model.empty()) json["base_model"] = base_model;
   if (n_layers) json["layers"] = fmt::format("0-{}", *n_layers - 1);
+  if (!kept_experts.empty())
+    json["kept_experts"] = formats::json_list(
+        kept_experts, [](const formats::KeptExperts& kept) -> Json { return kept.to_json(); });
   if (experts) json["experts"] = word_of(kExpertChoices, *experts);
   if (engine != nullptr) json["for"] = std::string(engine->word);
   if (input_scale) json["input_scale"] = *input_scale;

@@ -16,6 +16,7 @@
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/dialect/dialect.h"
 #include "formats/json/json_fwd.h"
+#include "formats/kept_experts.h"
 #include "quantize/scheme.h"
 
 namespace ingot::convert {
@@ -100,6 +101,9 @@ struct Choices {
   bool gptq = false;       ///< --gptq: errors of columns are carried on, by moments of --importance
   std::string base_model;  ///< --base-model: the source's name on the hub; empty: its place tells
   std::optional<std::uint64_t> n_layers;  ///< --layers: only the first so many; nullopt: all
+  /// The lists of `ingot prune`, of this job and of those that made its source; empty: all stay.
+  std::vector<formats::KeptExperts> kept_experts;
+  bool prunes = false;                  ///< true: the last of these is this job's
   std::optional<ExpertChoice> experts;  ///< --experts; nullopt: as loaders of the target read them
   std::optional<float> input_scale;     ///< --input-scale
   std::shared_ptr<const ActivationScales> activation_scales;  ///< --activation-scales

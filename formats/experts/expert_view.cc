@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "formats/base/error.h"
+#include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/family/family_yaml.h"
 #include "formats/json/json.h"
 
 namespace ingot::formats {
@@ -55,23 +57,38 @@ const StorageRow* storage_of(const Dialect& dialect, const Checkpoint& source,
   return first;
 }
 
+ModelConfig config_of_view(const Checkpoint& source, const Json& document) {
+  ModelConfig config =
+      config_of(source.family(), parse_model_config(json_text(document), kConfigName));
+  // Found in the names of the tensors, which stay.
+  const TextNesting& text = source.config().text;
+  config.text.prefix = text.prefix;
+  config.text.replaces_model = text.replaces_model;
+  config.text.bare_words = text.bare_words;
+  return config;
+}
+
 std::uint32_t ExpertView::add(std::string name, Shape shape, View view) {
   StoredTensor tensor = source_.stored()[view.pieces.front().stored];
   tensor.name = std::move(name);
   tensor.shape = std::move(shape);
   tensor.offset += view.pieces.front().offset;
   tensor.n_bytes = view.nest.n_bytes();
-  if (view.make != nullptr) tensor.dtype = DType::kF32;
+  if (view.make != nullptr) tensor.dtype = view.made_dtype;
   INGOT_CHECK(byte_count(tensor.dtype, tensor.shape) == tensor.n_bytes);
   parts_.push_back({.tensor = std::move(tensor), .view = std::move(view)});
   return static_cast<std::uint32_t>(parts_.size() - 1);
 }
 
 std::uint32_t ExpertView::keep(std::uint32_t stored) {
-  const StoredTensor& tensor = source_.stored()[stored];
-  parts_.push_back({.tensor = tensor,
-                    .view = {.nest = Nest(8, {{.n = tensor.n_bytes, .stride = 1}}),
-                             .pieces = {{.stored = stored}}}});
+  return keep(stored, source_.stored()[stored].name);
+}
+
+std::uint32_t ExpertView::keep(std::uint32_t stored, std::string name) {
+  StoredTensor tensor = source_.stored()[stored];
+  tensor.name = std::move(name);
+  View view{.nest = Nest(8, {{.n = tensor.n_bytes, .stride = 1}}), .pieces = {{.stored = stored}}};
+  parts_.push_back({.tensor = std::move(tensor), .view = std::move(view)});
   return static_cast<std::uint32_t>(parts_.size() - 1);
 }
 

@@ -40,6 +40,9 @@ const Dialect& dialect_of_singles(const Checkpoint& source);
 const StorageRow* storage_of(const Dialect& dialect, const Checkpoint& source,
                              const LogicalTensor& tensor);
 
+/// The config of a view whose config.json is `document`: read as the source's was.
+ModelConfig config_of_view(const Checkpoint& source, const Json& document);
+
 /// Collects the tensors of the view. Stored tensors are in the order of the source's.
 class ExpertView {
  public:
@@ -47,8 +50,9 @@ class ExpertView {
 
   /// A stored tensor of this name and shape; all else is that of the origin of its first piece.
   std::uint32_t add(std::string name, Shape shape, View view);
-  /// Adds a stored tensor unchanged.
+  /// Adds a stored tensor unchanged, or under another name.
   std::uint32_t keep(std::uint32_t stored);
+  std::uint32_t keep(std::uint32_t stored, std::string name);
   /// Adds a weight as it is, with its parts.
   void keep(LogicalTensor tensor);
   /// A weight whose parts are indices that add() and keep() gave.

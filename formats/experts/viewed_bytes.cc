@@ -25,11 +25,9 @@ void ViewedBytes::read(std::uint32_t index, const StoredTensor& /*tensor*/, std:
                        std::span<std::byte> out) const {
   const View& view = views_.at(index);
   if (view.make != nullptr) {
-    const std::vector<float> numbers = view.make(*source_);
-    INGOT_CHECK(offset <= numbers.size() * sizeof(float) &&
-                out.size() <= numbers.size() * sizeof(float) - offset);
-    if (!out.empty())
-      std::memcpy(out.data(), std::as_bytes(std::span(numbers)).data() + offset, out.size());
+    const std::vector<std::byte> made = view.make(*source_);
+    INGOT_CHECK(offset <= made.size() && out.size() <= made.size() - offset);
+    if (!out.empty()) std::memcpy(out.data(), made.data() + offset, out.size());
     return;
   }
   view.nest.gather(offset, out,

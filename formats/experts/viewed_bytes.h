@@ -24,9 +24,10 @@ struct ViewPiece {
 struct View {
   Nest nest;
   std::vector<ViewPiece> pieces;
-  /// Makes all numbers of a small tensor, in FP32, where they are computed and not gathered; then
-  /// the pieces only say of which tensors, or at whose place. Null: they are gathered.
-  std::function<std::vector<float>(const Checkpoint& source)> make = nullptr;
+  /// Makes all bytes of a small tensor, where they are computed and not gathered; then the pieces
+  /// only say of which tensors, or at whose place. Null: they are gathered.
+  std::function<std::vector<std::byte>(const Checkpoint& source)> make = nullptr;
+  DType made_dtype{};  ///< dtype of what is made
 };
 
 /// Views of another checkpoint's stored tensors, gathered or made as they are read.

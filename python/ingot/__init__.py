@@ -13,7 +13,7 @@ from ingot._checkpoint import Checkpoint, QuantizedTensor, Tensor, open
 from ingot._encoder import Encoder, Parts, Plan, dequantize, quantize
 from ingot._writer import Writer
 from ingot._jobs import (attest, balance, calibrate, check, compare, convert, delta, generate, inspect, join, list,
-                         merge, plan, rederive, repair, synth, verify)
+                         merge, plan, prune, rederive, repair, synth, verify)
 
 
 def __getattr__(name):
@@ -24,4 +24,5 @@ def __getattr__(name):
 
 __all__ = ["Checkpoint", "Encoder", "Error", "Parts", "Plan", "QuantizedTensor", "Tensor", "Writer", "attest",
            "balance", "calibrate", "check", "compare", "convert", "delta", "dequantize", "generate", "inspect", "join",
-           "list", "merge", "open", "plan", "quantize", "rederive", "repair", "synth", "verify", "version"]
+           "list", "merge", "open", "plan", "prune", "quantize", "rederive", "repair", "synth", "verify",
+           "version"]

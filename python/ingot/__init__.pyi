@@ -8,7 +8,8 @@ from typing_extensions import Self, Unpack
 
 from ingot._options import (AttestOptions, BalanceOptions, CalibrateOptions, CheckOptions, CompareOptions,
                             ConvertOptions, DeltaOptions, GenerateOptions, InspectOptions, JoinOptions, ListOptions,
-                            MergeOptions, RederiveOptions, RepairOptions, SynthOptions, VerifyOptions)
+                            MergeOptions, PruneOptions, RederiveOptions, RepairOptions, SynthOptions,
+                            VerifyOptions)
 
 Path = str | bytes | PathLike[str]
 Progress = Callable[[str, int, int], object]
@@ -136,6 +137,8 @@ def check(path: Path, **options: Unpack[CheckOptions]) -> Document: ...
 def verify(source: Path, output: Path | None = ..., *, progress: Progress | None = ...,
            **options: Unpack[VerifyOptions]) -> Document: ...
 def compare(a: Path, b: Path, *, progress: Progress | None = ..., **options: Unpack[CompareOptions]) -> Document: ...
+def prune(input: Path, output: Path, *, progress: Progress | None = ...,
+          **options: Unpack[PruneOptions]) -> Document: ...
 def repair(input: Path, output: Path, *, progress: Progress | None = ...,
            **options: Unpack[RepairOptions]) -> Document: ...
 def merge(input: Path, output: Path, *, progress: Progress | None = ...,

@@ -55,6 +55,11 @@ def compare(a, b, *, progress=None, **options):
     return run_command("compare", {"a": a, "b": b}, options, progress)
 
 
+def prune(input, output, *, progress=None, **options):
+    """Makes a model with fewer experts, every byte of the others as it was."""
+    return run_command("prune", {"input": input, "output": output}, options, progress)
+
+
 def repair(input, output, *, progress=None, **options):
     """Corrects the JSON about a checkpoint's weights, and scales of fused weights."""
     return run_command("repair", {"input": input, "output": output}, options, progress)
@@ -123,7 +128,7 @@ def list(table, *words, **options):
     return run_command("list", {"table": table, "word": first, "more": more}, options)[table]
 
 
-for _function in (convert, plan, inspect, check, verify, compare, repair, merge, join, attest, rederive, calibrate, balance,
-                  generate, delta, synth, list):
+for _function in (convert, plan, inspect, check, verify, compare, prune, repair, merge, join, attest, rederive, calibrate,
+                  balance, generate, delta, synth, list):
     _name = "convert" if _function is plan else _function.__name__
     _function.__doc__ += "\n\n    " + getattr(_options, _name.capitalize() + "Options").__doc__

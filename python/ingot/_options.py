@@ -606,6 +606,186 @@ class ComposeOptions(TypedDict, total=False):
     delta: Path
 
 
+class PruneOptions(TypedDict, total=False):
+    """Options:
+
+    keep: experts that stay in each layer: a share below 1, as 0.75, or their number
+    by: what experts are ranked by: saliency (router weight times size of the output, a mean over the expert's
+        tokens), or tokens
+    statistics: directory that ingot calibrate wrote of this model, to rank experts by
+    keep_map: JSON with the experts that stay, by layer: {"layers": {"3": [0, 2, 5]}}
+    to: target scheme: bf16, f16, f32, fp8-block (or fp8), fp8-channel, fp8-tensor, int8-channel (or int8),
+        int8-block, nvfp4, mxfp4, mxfp8, int4-group (or int4); which tensors take it: ingot list recipes
+        (default: keep each scheme)
+    for_: engine for the output, which chooses dialect and activations: vllm, sglang, trtllm, vllm-ascend,
+        transformers, deepseek; forms that each loads: ingot list loads
+    dialect: layout of quantized tensors: deepseek, compressed-tensors, modelopt, modelslim, mxfp4 (default: by
+        scheme); forms that engines refuse: ingot list engines
+    family: model family instead of config.json's; generic accepts any names, auto makes a family
+    family_file: a file that describes the model's family (docs/families.md)
+    accept_family: --family auto: take the family without a look at it where its proof is not complete
+    allow: accept a fault, KIND=PATTERN of one or more tensors, KIND one of nan-code, zero-scale,
+        unknown-tensor, duplicate-tensor, nonfinite, f16-overflow, underflow, engine-refuses; recorded in the
+        manifest
+    bits: average bits of a weight of the quantized linear layers, scales included: chooses nvfp4 or fp8 by role
+        and layer, by what each loses under the inputs of --importance, and prints the recipe
+    rule: SELECTOR=SCHEME; may be repeated, first match wins. A selector is a glob over names, re:EXPR,
+        role:NAME (experts, attention, mlp, linear ...: ingot list roles), layers:0-2,last, or several with &
+        between them
+    recipe: YAML file of rules, which come after those of --rule; or one of experts-int8-attention-fp8,
+        first-and-last-layers-bf16, mtp-kept, nvfp4-attention-fp8
+    mtp: MTP layers: convert as any other layer (default), bf16 (default for nvfp4, mxfp4, int4), keep (in the
+        source's scheme), or drop
+    quantize_attention: nvfp4, mxfp4, int4: attention projections too
+    activations: how the engine treats activations: weight-only, dynamic or static (default: by dialect and
+        scheme)
+    activation_scales: ranges of inputs for static activations: a directory that ingot calibrate wrote, or a
+        safetensors file with MODULE.input_amax, or .input_min and .input_max
+    input_scale: one scale for every static input instead of a file, e.g. 1
+    fp8_grid: FP8 scales: amax, or ue8m0 (powers of two); default: as in the source, else amax
+    scales_from: take the FP8 block or INT4 scales of this release instead of computing them
+    search: how scales are chosen: mse (default), the least squared error; hessian, the least error of the
+        layer's output by the moments of --importance; or amax; nvfp4 by 4over6 too, int4 by signed (mse, and
+        negative scales too)
+    group_size: INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is INT4, else
+        128)
+    zero_points: INT4: a zero point for each group, chosen with its scale; vLLM loads them
+    importance: weight the errors of columns by the mean squares in this directory or file, which ingot
+        calibrate writes, when scales are searched
+    gptq: int4, nvfp4, mxfp4: choose the codes of a weight column by column, so that its outputs change least
+        (GPTQ); needs --importance with moments of inputs
+    kv_scales: write scales of an FP8 cache of keys and values, largest magnitude / 448, from the ranges in this
+        directory of ingot calibrate, or in its cache.safetensors
+    via: values pass through f32 (default), or bf16, as if cast first
+    experts: routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor per expert and
+        projection); default: as loaders of the target read them
+    layers: 0-K: only the first layers, and no MTP layers, as a model of its own, to try engines and jobs with
+    base_model: ORG/NAME of the source on the hub, for the model card (default: its name in the hub's cache,
+        else that of its own card)
+    max_shard_size: re-shard into files of at most this size (default: keep the source's files and their
+        contents)
+    files: re-shard into so many files of even size, or the next multiple of them with files below 5 GB: layers
+        in order, MTP layers and towers in files of their own behind them (readers that share files out want a
+        multiple of the ranks)
+    order: order of the tensors in a file: dtype (default), or name, in which the default loaders of vLLM and
+        SGLang read; data then begin at a multiple of 16
+    align: tensors whose size is a multiple of so many bytes begin at one, a weight and its scales are
+        neighbours, and files are even (of at most 5 GB unless --max-shard-size is given): 4096 for loaders that
+        read past the page cache
+    tp: tensor parallelism: ranks that cut attention, MLPs, vocabulary
+    ep: expert parallelism: groups that share out the experts
+    etp: ranks that cut each expert (default: --tp without --ep, else 1)
+    pp: pipeline stages
+    pp_layers: layers of each stage, e.g. 0-30,31-60 (default: balanced by bytes)
+    layout: hf, ranks, deepseek-mp, vllm-sharded, sglang-sharded (default: hf, or ranks when a topology is given)
+    mp: ranks of layout deepseek-mp
+    tp_fit: where a cut splits a block of scales: refuse (default), retile (smaller FP8 blocks), pad (wider MLPs
+        and vocabulary) or bf16
+    shared_experts: tp (default): cut by --tp; replicated: whole everywhere
+    expert_map: JSON: logical expert by physical slot (default: contiguous blocks)
+    redundant_experts: let --expert-map give an expert several slots
+    uneven_experts: let --expert-map give ranks different numbers of slots
+    links: yes (default): files that several ranks load are hard links to one; no: copies
+    explain: print the rule that applies to TENSOR, and the result
+    part: write only the files of part I of N, I from 0; all parts share the output's directory, and publish
+        nothing; join: publish their output (ingot join)
+    kv_scales_only: write only the scales of --kv-scales, and the index and config that name them, to be put
+        into the folder of the model
+    verify: compare with the source before anything is published: structure, weights, layers, greedy, draft, or
+        all; below a gate nothing is published, and the exit code is 1
+    lossless_only: publish only an output that holds every value of the source exactly; else name the first
+        tensor that loses one, and exit with 1
+    no_verify: with --resume: publish without the verification that the conversion began with (recorded in the
+        manifest)
+    thresholds: YAML file of gates, instead of the defaults
+    require: a gate, METRIC>=LIMIT or METRIC<=LIMIT, of one scheme METRIC[SCHEME]; may be repeated; metrics:
+        ingot list metrics
+    dry_run: print the plan and write nothing; refuses what a run would
+    resume: continue a stopped conversion
+    force: replace the checkpoint that is in the output
+    mem_limit: memory budget
+    threads: threads (default: every processor)
+    hash: xxh3 per tensor; sha256 adds a plain SHA-256 per file, in a second pass
+    consume_source: delete each source file once its tensors are safe
+    buffered: write through the page cache even where direct I/O works
+    read_back: read everything again from the disk, past the page cache, before it is published
+    follow_links: copy side files that are links to something outside the source
+    assume_disk: plan for a host with so much free disk, e.g. 2TB
+    worst: print so many of the worst tensors, and every other line (default: 5, and at most 40 lines in all)
+    log: append a line per event to this file
+    """
+
+    keep: float
+    by: str | int | float
+    statistics: Path
+    keep_map: Path
+    to: str | int | float
+    for_: str | int | float
+    dialect: str | int | float
+    family: str | int | float
+    family_file: Path
+    accept_family: bool
+    allow: Texts
+    bits: float
+    rule: Texts
+    recipe: Path
+    mtp: str | int | float
+    quantize_attention: bool
+    activations: str | int | float
+    activation_scales: Path
+    input_scale: str | int | float
+    fp8_grid: str | int | float
+    scales_from: Path
+    search: str | int | float
+    group_size: str | int | float
+    zero_points: bool
+    importance: Path
+    gptq: bool
+    kv_scales: Path
+    via: str | int | float
+    experts: str | int | float
+    layers: str | int | float
+    base_model: str | int | float
+    max_shard_size: Size
+    files: int
+    order: Literal["dtype", "name"]
+    align: int
+    tp: int
+    ep: int
+    etp: int
+    pp: int
+    pp_layers: str | int | float
+    layout: str | int | float
+    mp: int
+    tp_fit: str | int | float
+    shared_experts: str | int | float
+    expert_map: Path
+    redundant_experts: bool
+    uneven_experts: bool
+    links: Literal["yes", "no"]
+    explain: str | int | float
+    part: str | int | float
+    kv_scales_only: bool
+    verify: str | int | float
+    lossless_only: bool
+    no_verify: bool
+    thresholds: Path
+    require: Texts
+    dry_run: bool
+    resume: bool
+    force: bool
+    mem_limit: Size
+    threads: int
+    hash: Literal["xxh3", "sha256"]
+    consume_source: bool
+    buffered: bool
+    read_back: bool
+    follow_links: bool
+    assume_disk: Size
+    worst: int
+    log: Path
+
+
 class JoinOptions(TypedDict, total=False):
     """Options:
 

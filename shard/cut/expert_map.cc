@@ -357,4 +357,28 @@ formats::JsonValue ExpertMap::to_json() const {
   return json;
 }
 
+std::string map_of_kept(std::string_view text, std::string_view where,
+                        const formats::KeptExperts& kept) {
+  const Json json = formats::parse_json(text, where);
+  const bool is_by_layer = json.is_object() && json.contains("layers");
+  const Json& of_all = json.is_object() && json.contains("slots") ? json.at("slots") : json;
+  if (!is_by_layer && !of_all.is_array()) return std::string(text);
+  Json layers = Json::object();
+  for (const auto& [layer, experts] : kept.layers) {
+    const std::string name = std::to_string(layer);
+    const Json& before = is_by_layer ? formats::json_member(json.at("layers"), name) : of_all;
+    if (!before.is_array()) continue;
+    Json& slots = layers[name] = Json::array();
+    for (const Json& slot : before) {
+      const std::optional<std::uint32_t> expert = whole(slot);
+      // Its fault is told with the number of its slot.
+      if (!expert || *expert > kept.n_experts) return std::string(text);
+      const auto found = std::ranges::lower_bound(experts, *expert);
+      if (*expert == kept.n_experts || (found != experts.end() && *found == *expert))
+        slots.push_back(found - experts.begin());
+    }
+  }
+  return formats::json_text({{"layers", std::move(layers)}});
+}
+
 }  // namespace ingot::shard

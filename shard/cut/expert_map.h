@@ -5,10 +5,12 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "formats/json/json_fwd.h"
+#include "formats/kept_experts.h"
 #include "formats/storage/tensor_source.h"
 
 namespace ingot::shard {
@@ -78,5 +80,11 @@ class ExpertMap {
   Slots all_;
   std::map<std::uint32_t, Slots> layers_;
 };
+
+/// The text of a map for the model with only these experts, in their new numbers: slots of others
+/// are left out, and ranks share the rest evenly, in order. The shared expert has the number behind
+/// the others. A text that is no map stays as it is: parse() says why.
+std::string map_of_kept(std::string_view text, std::string_view where,
+                        const formats::KeptExperts& kept);
 
 }  // namespace ingot::shard

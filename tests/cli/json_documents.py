@@ -172,6 +172,7 @@ def try_all(work):
         run(2, "convert", directory, at("none"), "--to", "bf16", "--dry-run")
         run(2, "merge", directory, at("none"))
         run(2, "repair", directory, at("none"))
+        run(2, "prune", directory, at("none"), "--keep", "0.75", "--statistics", at("none"))
         run(2, "verify", directory)
         run(2, "verify", example, directory, "--levels", "structure")
         run(2, "compare", directory, example)
@@ -306,6 +307,10 @@ def try_all(work):
     os.remove(at("int8/ingot.intoto.json"))
     run(0, "repair", at("int8"), at("mended"), *quiet)
     run(0, "repair", at("int8"), at("none"), "--dry-run")
+    layers = json.load(open(f"{stacked}/config.json"))["text_config"]["num_hidden_layers"]
+    json.dump({layer: [0, 2, 3, 5] for layer in range(layers)}, open(at("kept.json"), "w"))
+    run(0, "prune", stacked, at("pruned"), "--keep-map", at("kept.json"), *quiet)
+    run(0, "prune", stacked, at("none"), "--keep-map", at("kept.json"), "--dry-run")
     run(1, "check", at("int8"), "--engine", "transformers")
     run(0, "check", at("int8"), "--engine", "vllm")
     run(0, "check", example, "--source-of", at("int8"))

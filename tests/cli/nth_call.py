@@ -100,7 +100,10 @@ SYNTH = [
     f"synth model {MODEL}",
     f"synth newer {MODEL} --seed 1",
     "synth wide --family deepseek_v3 --like tiny --layers 2 --dense-layers 1 --experts 4 --mtp-layers 0",
+    "synth many --family qwen3_moe --like tiny --layers 1 --experts 9 --hidden 64 --moe-intermediate 32 --vocab 32 "
+    "--heads 2",
 ]
+KEPT = '{"0": [0, 1, 2, 4, 5, 6, 7, 8]}'  # of `many`
 CAST = "convert in out --to bf16 --max-shard-size 100KB"
 QUANTIZE = "convert in out --to nvfp4 --search mse --max-shard-size 100KB"
 SLICE = "convert in out --tp 2 --ep 2 --tp-fit retile"
@@ -133,6 +136,7 @@ JOBS = [
     Job("delta-apply", "delta apply out stream", before=[f"synth out {MODEL}"], resumed="delta apply out stream"),
     Job("delta-in-place", "delta apply out stream --in-place", before=[f"synth out {MODEL}"],
         resumed="delta apply out stream"),
+    Job("prune", "prune in out --keep-map kept.json --no-measure", source="many"),
     Job("replace", REPLACE, before=["convert in out --to nvfp4"], resumed=REPLACE + " --resume"),
 ]
 # Sources that are made of the first.
@@ -255,7 +259,7 @@ class Bench:
         environment = {**self.environment, **({"INGOT_FAULTS": faults} if faults else {})}
         (self.folder / "calls").unlink(missing_ok=True)
         limits = ["--threads", str(self.options.threads)] if words[0] != "inspect" else []
-        if words[0] in ("convert", "compose", "repair", "merge", "join", "delta") and "--json" not in words:
+        if words[0] in ("convert", "compose", "prune", "repair", "merge", "join", "delta") and "--json" not in words:
             limits += ["--progress", "never"]
         try:
             done = subprocess.run(
@@ -478,6 +482,7 @@ def make_models(bench):
     (broken / "config.json").write_text(json.dumps(config, indent=2))
     (bench.folder / "recipe.yaml").write_text(RECIPE)
     (bench.folder / "compose.yaml").write_text(COMPOSED)
+    (bench.folder / "kept.json").write_text(KEPT)
     os.symlink(bench.options.example, bench.folder / "example")
 
 
@@ -506,9 +511,9 @@ class Loop:
             with self.lock:
                 self.n_benches += 1
                 path = self.folder(f"bench{self.n_benches}")
-            for name in ("model", "wide", "newer", *MODELS):
+            for name in ("model", "wide", "many", "newer", *MODELS):
                 copy_tree(self.first.path(name), os.path.join(path, name))
-            for name in ("recipe.yaml", "compose.yaml", "example"):
+            for name in ("recipe.yaml", "compose.yaml", "kept.json", "example"):
                 shutil.copy(self.first.path(name), path, follow_symlinks=False)
             self.here.bench = Bench(self.options, path)
             self.here.bench.seen = self.seen
