@@ -15,6 +15,7 @@
 #include "formats/files/hub_cache.h"
 #include "formats/first_layers.h"
 #include "formats/json/json.h"
+#include "formats/kept_experts.h"
 #include "formats/records/manifest.h"
 #include "shard/join/source.h"
 #include "verify/gates/gate.h"
@@ -89,10 +90,18 @@ void require_own_changes(const check::Opened& output, const VerificationOptions&
   }
 }
 
+// The experts of a source with which an output is compared.
+enum class SeenExperts : std::uint8_t { kAll, kKept };
+
+bool is_pruned(const check::Opened& output) {
+  return output.manifest && !formats::recorded_experts(*output.manifest).empty();
+}
+
 // A source, seen with its experts and scales of caches as the output has them; the levels report
 // faults of that.
 ComparedCheckpoint open_source_of(const std::filesystem::path& source, const check::Opened& output,
-                                  const VerificationOptions& options) {
+                                  const VerificationOptions& options,
+                                  SeenExperts experts = SeenExperts::kKept) {
   VerificationOptions of_source = options;
   // An output is read under the family that it was made under.
   if (of_source.family.empty() && formats::family_file_in(source).empty())
@@ -100,7 +109,11 @@ ComparedCheckpoint open_source_of(const std::filesystem::path& source, const che
   ComparedCheckpoint from = open_with(of_source, source, options.source_config);
   if (options.source_bytes) from.model = options.source_bytes(std::move(from.model));
   const auto as_in_output = [&](formats::Checkpoint model) {
-    if (output.manifest) model = formats::with_layers_as_in(std::move(model), *output.manifest);
+    if (output.manifest) {
+      model = formats::with_layers_as_in(std::move(model), *output.manifest);
+      if (experts == SeenExperts::kKept)
+        model = formats::with_experts_kept_as_in(std::move(model), *output.manifest);
+    }
     const bool has_experts = formats::holds_stacks(model) || formats::holds_single_experts(model);
     if (has_experts && output.is_sound())
       model = formats::with_experts_as_in(std::move(model), formats::experts_held(*output.model));
@@ -149,6 +162,31 @@ struct SourceInputs {
   DraftOutcomes drafts;  // the source's outcomes on draft_texts
 };
 
+// A source as the two kinds of levels see it: the tensors that the output should have, and the
+// model that it is to compute as.
+struct ComparedSource {
+  ComparedCheckpoint model;
+  std::optional<ComparedCheckpoint> whole;  // with the experts that a pruned output has lost
+  std::map<std::uint32_t, std::vector<std::uint32_t>> kept = {};  // their numbers in the whole
+
+  [[nodiscard]] const ComparedCheckpoint& run() const { return whole ? *whole : model; }
+};
+
+ComparedSource open_source(const std::filesystem::path& source, const check::Opened& output,
+                           const VerificationOptions& options) {
+  ComparedSource from{.model = open_source_of(source, output, options), .whole = {}};
+  const bool runs = !options.text.empty() || std::ranges::any_of(options.levels, runs_model);
+  if (!runs || !is_pruned(output)) return from;
+  from.whole = open_source_of(source, output, options, SeenExperts::kAll);
+  const std::vector<formats::KeptExperts> lists = formats::recorded_experts(*output.manifest);
+  // A source that has them no more itself is the whole.
+  if (from.whole->model.config().n_routed_experts == from.model.model.config().n_routed_experts)
+    from.whole.reset();
+  else if (lists.back().n_experts == from.whole->model.config().n_routed_experts)
+    from.kept = lists.back().layers;
+  return from;
+}
+
 // One verification: the state that all levels share, and the report in the making.
 class Verification {
  public:
@@ -161,14 +199,14 @@ class Verification {
 
   Report pair(const std::filesystem::path& source, const std::filesystem::path& output) {
     check::Opened opened = find_output(output, options_);
-    const ComparedCheckpoint from = open_source_of(source, opened, options_);
+    const ComparedSource from = open_source(source, opened, options_);
     const std::optional<ComparedCheckpoint> to = measure(from, output, std::move(opened));
     judge_report(to ? wanted_of(to->manifest).search : "");
     return std::move(report_);
   }
 
   // Without gates. `side`: the name of the output in progress and errors.
-  Report unjudged(const ComparedCheckpoint& from, const std::filesystem::path& output,
+  Report unjudged(const ComparedSource& from, const std::filesystem::path& output,
                   check::Opened opened, std::string side, SourceInputs& inputs) {
     keeps_faults_ = false;
     side_ = std::move(side);
@@ -192,9 +230,10 @@ class Verification {
 
  private:
   // Runs the levels; the output stays open for its judgement.
-  std::optional<ComparedCheckpoint> measure(const ComparedCheckpoint& from,
+  std::optional<ComparedCheckpoint> measure(const ComparedSource& source,
                                             const std::filesystem::path& given,
                                             check::Opened output) {
+    const ComparedCheckpoint& from = source.model;
     report_.levels = options_.levels;
     note_remarks(from);
     report_.source = checkpoint_facts(from);
@@ -216,7 +255,9 @@ class Verification {
     if (to) {
       take_facts(*to);
       if (options_.ranks == nullptr) report_.changes = scheme_changes(from.model, to->model);
-      run_levels(from, *to);
+      if (source.whole) note_pruned(source, *to);
+      compare_tensors(from, *to);
+      run_models(source.run(), *to);
     }
     return to;
   }
@@ -289,7 +330,8 @@ class Verification {
             .threads = options_.threads,
             .mem_limit = options_.mem_limit,
             .progress = progress_of(what),
-            .ranks = options_.ranks};
+            .ranks = options_.ranks,
+            .kept_experts = kept_.empty() ? nullptr : &kept_};
   }
 
   void note_remarks(const ComparedCheckpoint& side) {
@@ -304,7 +346,17 @@ class Verification {
     if (!name.empty()) report_.output.name = name;
   }
 
-  void run_levels(const ComparedCheckpoint& from, const ComparedCheckpoint& to) {
+  // What a model loses with its experts is measured; only the user can say how much is too much.
+  void note_pruned(const ComparedSource& source, const ComparedCheckpoint& to) {
+    is_pruned_ = true;
+    kept_ = source.kept;
+    report_.warnings.push_back(fmt::format(
+        "the output has {} of {} experts in a layer: its tensors are compared with theirs, and what "
+        "it computes with the whole source, without a gate by default",
+        to.model.config().n_routed_experts, source.whole->model.config().n_routed_experts));
+  }
+
+  void compare_tensors(const ComparedCheckpoint& from, const ComparedCheckpoint& to) {
     if (asked_for(Level::kWeights)) {
       Wanted wanted = wanted_of(to.manifest);
       wanted.narrower = formats::narrower_dtype(from.model);
@@ -321,6 +373,9 @@ class Verification {
              .progress = progress_of("comparing weights")});
       });
     }
+  }
+
+  void run_models(const ComparedCheckpoint& from, const ComparedCheckpoint& to) {
     if (asked_for(Level::kLayers) || asked_for(Level::kGreedy)) run_prompts(from, to);
     if (asked_for(Level::kDraft)) run_drafts(from, to);
     if (!options_.text.empty()) attempt("text", [&] { measure_text(&from, to); });
@@ -436,11 +491,15 @@ class Verification {
     if (auto warning = inconclusive_warning(report_)) {
       report_.warnings.push_back(std::move(*warning));
     }
-    report_.gates = judge(report_, thresholds(search));
+    Thresholds limits = thresholds(search);
+    if (is_pruned_) drop_defaults_of_models(limits);
+    report_.gates = judge(report_, limits);
   }
 
   const VerificationOptions& options_;
   bool keeps_faults_ = true;  // of the output, in the report
+  bool is_pruned_ = false;    // the output lacks experts of the source with which it is run
+  std::map<std::uint32_t, std::vector<std::uint32_t>> kept_;
   std::string side_;
   SourceInputs own_inputs_;
   SourceInputs* inputs_ = &own_inputs_;
@@ -484,8 +543,8 @@ Comparison compare_outputs(const ComparedDirectories& directories,
     of_side.output_config = config;
     of_side.source_config = has_reference ? directories.reference_config : directories.a_config;
     check::Opened opened = find_output(output, of_side);
-    const ComparedCheckpoint from =
-        open_source_of(has_reference ? directories.reference : directories.a, opened, of_side);
+    const ComparedSource from =
+        open_source(has_reference ? directories.reference : directories.a, opened, of_side);
     if (!has_reference) of_side.source_profile = options.output_profile;
     Report report =
         Verification(of_side).unjudged(from, output, std::move(opened), std::move(side), inputs);

@@ -102,6 +102,10 @@ void add_requirement(std::string_view text, Thresholds& thresholds);
 Thresholds make_thresholds(std::string_view search, const std::filesystem::path& file,
                            std::span<const std::string> requirements);
 
+/// Leaves out the default limits of what a model computes, but for values that are not finite: for
+/// an output that is to compute something else.
+void drop_defaults_of_models(Thresholds& thresholds);
+
 /// Every gate that has something to be checked on in the report, in order of metrics(); a demand
 /// that was made by hand and meets nothing fails (`checked` 0).
 std::vector<GateResult> judge(const Report& report, const Thresholds& thresholds);

@@ -243,6 +243,13 @@ Thresholds default_thresholds(std::string_view search) {
   return thresholds;
 }
 
+void drop_defaults_of_models(Thresholds& thresholds) {
+  std::erase_if(thresholds.gates, [](const Gate& gate) {
+    return gate.origin == "default" && !gate.metric.starts_with("structure.") &&
+           !gate.metric.starts_with("weights.") && gate.metric != "layers.nonfinite";
+  });
+}
+
 Thresholds make_thresholds(std::string_view search, const std::filesystem::path& file,
                            std::span<const std::string> requirements) {
   Thresholds thresholds = default_thresholds(search);

@@ -155,6 +155,13 @@ inference::Taps LayerChoices::taps() {
               }};
 }
 
+void LayerChoices::renumber(std::span<const std::uint32_t> numbers) {
+  for (std::uint32_t& expert : experts_) {
+    // Experts without tensors are behind the others.
+    if (expert < numbers.size()) expert = numbers[expert];
+  }
+}
+
 std::optional<double> LayerChoices::router_overlap(const LayerChoices& other) const {
   if (experts_.empty() || other.experts_.empty()) return std::nullopt;
   const std::size_t mine = experts_.size() / rows_, others = other.experts_.size() / rows_;
@@ -389,7 +396,12 @@ class Lockstep {
     if (caches_) report_.layers.back().cache = caches_->figures();
   }
 
-  void add_overlaps(const LayerChoices& source, const LayerChoices& output) {
+  void add_overlaps(const LayerChoices& source, LayerChoices& output) {
+    if (options_.kept_experts != nullptr) {
+      const auto kept =
+          options_.kept_experts->find(static_cast<std::uint32_t>(report_.layers.back().layer));
+      if (kept != options_.kept_experts->end()) output.renumber(kept->second);
+    }
     report_.layers.back().router_overlap = source.router_overlap(output);
     report_.layers.back().indexer_overlap = source.indexer_overlap(output);
   }

@@ -92,6 +92,8 @@ class LayerChoices {
   /// Records one layer. This object must outlive them.
   [[nodiscard]] inference::Taps taps();
 
+  /// Gives the experts the numbers that they have in another model.
+  void renumber(std::span<const std::uint32_t> numbers);
   /// Mean over rows of the part of this side's experts that the other chose too; nullopt for a
   /// layer without experts.
   [[nodiscard]] std::optional<double> router_overlap(const LayerChoices& other) const;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,6 +37,8 @@ struct RunOptions {
   /// Ranks that run the output together, where this process has the directory of one of them; null:
   /// this process runs all of it.
   inference::Comm* ranks = nullptr;
+  /// Numbers that the output's experts have in the source, by layer; null: the same.
+  const std::map<std::uint32_t, std::vector<std::uint32_t>>* kept_experts = nullptr;
 };
 
 /// The built-in prompts: two stories to be continued and some questions, in English and Chinese,
