@@ -211,6 +211,13 @@ Derivation stated_derivation(const Statement& statement, std::string_view where)
   const formats::JsonFields run(statement.predicate, where, "predicate");
   Json settings = fields.get("settings");
   if (!settings.is_object()) fields.refuse("settings", "is no object");
+  // Paths come from who derives it again, never from a statement.
+  std::vector<std::string> files = file_options();
+  files.emplace_back("recipe");
+  for (const std::string& name : files) {
+    if (settings.contains(name) && !settings.at(name).is_null())
+      fields.refuse("settings", fmt::format("has a value for {}, which names a file", name));
+  }
   return {.tool_version = run.child("runDetails").child("builder").child("version").text("ingot"),
           .settings = std::move(settings),
           .recipe = {},
