@@ -366,7 +366,8 @@ std::vector<MadePart> packed_parts(const std::string& module, std::uint64_t rows
 // Google's Gemma: integers of 2, 4 and 8 bits with a scale per row, by the names of modules.
 
 struct GemmaScale {
-  std::string_view suffix, part;  ///< in the files; of the part as which it is seen, if it is
+  std::string_view suffix;  ///< ending of its name in the files
+  std::string_view part;    ///< ending of the part as which it is seen; empty: it is left out
 };
 constexpr std::array kGemmaScales = {GemmaScale{".input_activation_scale", ".input_scale"},
                                      GemmaScale{".output_activation_scale", ".output_scale"},

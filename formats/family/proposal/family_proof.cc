@@ -147,7 +147,7 @@ std::vector<std::string> faults_of(std::string_view yaml, const ModelConfig& con
   try {
     const auto table = parse_family(yaml, {});
     require_widths(table->family(), config);
-    // As opening counts them: a config may not say that there are MTP layers.
+    // A config may not say that there are MTP layers: opening counts them by names, too.
     ModelConfig counted = config;
     std::vector<StoredTensor> stored;
     for (const UnknownWeight& weight : weights) stored.emplace_back().name = weight.name;
