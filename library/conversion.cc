@@ -369,7 +369,7 @@ void declare_target(FlagTable& table, ConvertOptions& options) {
           &options.bits_from,
           "the schemes that --bits chooses among, of nvfp4, fp8, bf16, int4, mxfp4 and int8; the "
           "default recipe of the first says which layers count",
-          {.needs = "--bits", .value_name = "LIST"}}});
+          {.needs = "--bits", .value_name = "SCHEMES"}}});
   std::vector<Flag> choices = choice_flags(options.target);
   // The recipe of several sources has the rules: each says whose tensors it is about.
   if (options.composes)

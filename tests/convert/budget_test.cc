@@ -114,7 +114,7 @@ TEST(Budget, ChoosesAmongSchemesThatAGroupCanHave) {
       const double bits = average(other, {});
       if (bits >= wanted - 0.05 && bits <= wanted - 0.005) best = std::min(best, loss);
     }
-    EXPECT_LE(std::abs(average(budget, {}) - wanted), 0.05);
+    EXPECT_LE(std::abs(average(budget, {}) - wanted), 0.05 + 1e-12);
     if (std::isfinite(best)) {
       EXPECT_LE(budget.loss, best * (1 + 1e-12));
     }
