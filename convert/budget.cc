@@ -294,7 +294,10 @@ Recipe recipe_of_choice(const Recipe& recipe, const Plan& first, SchemeId scheme
   other.to.reset();
   other.choices.dialect = first.target.dialect->name;
   take_search_of(scheme, other);
-  if (!is_encoded || !searches(scheme)) other.choices.importance.reset();
+  if (!is_encoded || !searches(scheme)) {
+    other.choices.importance.reset();
+    other.choices.search = Choices().search;
+  }
   other.choices.zero_points = recipe.choices.zero_points && scheme == SchemeId::kInt4Group;
   for (const std::string& selector : selectors)
     other.rules.push_back(make_rule(selector, word_of(scheme), RuleOrigin::kRecipe));

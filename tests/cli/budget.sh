@@ -63,6 +63,7 @@ holds "{g['scheme'] for g in b['groups']} >= {'fp8-block', 'bf16'} and b['recipe
 "$ingot" convert "$golden/bf16" "$work/many" --bits 6 --bits-from nvfp4,int4,mxfp4,int8,bf16 --importance "$stats" --json --verify structure,weights --progress never >"$work/json" 2>/dev/null || fail "--bits-from"
 holds "b['schemes'] == ['nvfp4', 'int4-group', 'mxfp4', 'int8-channel', 'bf16'] and abs($average - 6) <= 0.05 and b['least'] < 4.5"
 holds "'int8-channel' in {g['scheme'] for g in b['groups']}"
+expect 0 "bits a weight" "$ingot" convert "$example" "$work/none" --bits 5.5 --bits-from nvfp4,int8,fp8,bf16 --search 4over6 --importance "$stats" --dry-run
 expect 0 "int4-group" "$ingot" convert "$golden/bf16" "$work/none" --bits 4.3 --bits-from nvfp4,int4 --importance "$stats" --dry-run
 expect 2 "does not choose mxfp8" "$ingot" convert "$example" "$work/none" --bits 5 --bits-from nvfp4,mxfp8 --importance "$stats"
 expect 2 "nvfp4, int4-group give from 4." "$ingot" convert "$example" "$work/none" --bits 8 --bits-from nvfp4,int4 --importance "$stats"
