@@ -97,7 +97,8 @@ std::map<std::string, formats::CachePair> KvRanges::scales_for(
   }
   std::set<std::uint32_t> layers;
   for (const formats::CachedModule& module : modules) {
-    if (const auto own = by_layer_.find(module.layer.value_or(~0U)); own != by_layer_.end()) {
+    const auto own = module.layer ? by_layer_.find(*module.layer) : by_layer_.end();
+    if (own != by_layer_.end()) {
       layers.insert(own->first);
       scales.emplace(module.name, formats::CachePair{.keys = own->second, .values = own->second});
       continue;
