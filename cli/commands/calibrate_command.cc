@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <ostream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -15,11 +17,12 @@
 #include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
 #include "convert/output/version.h"
+#include "convert/run/memory/converted_bytes.h"
 #include "formats/base/error.h"
 #include "formats/container/safetensors.h"
 #include "formats/json/json.h"
 #include "formats/text/spelling.h"
-#include "library/converted_model.h"
+#include "library/conversion.h"
 #include "library/options/flag_table.h"
 #include "library/options/target_flags.h"
 #include "report/figures.h"
@@ -116,18 +119,50 @@ Json report_json(const CalibrateFlags& flags, const CalibrationReport& report) {
           {"unvisited", formats::json_list(report.unvisited, unvisited_json)}};
 }
 
+library::Conversion conversion_to(std::shared_ptr<const formats::Checkpoint> source,
+                                  const CalibrateFlags& flags) {
+  convert::parse_scheme_word(flags.quantized, "--quantized");
+  library::ConvertOptions options;
+  options.input = flags.directory;
+  options.family = flags.family;
+  options.target.options["--to"] = flags.quantized;
+  return library::plan_conversion(options, library::read_target(options), std::move(source),
+                                  threads_of(flags.threads));
+}
+
+/// The model as `convert --to SCHEME` would make it with its default options, read without being
+/// written. Throws kInvalidArgument for a word that is no scheme, and as planning does.
+struct ConvertedModel {
+  ConvertedModel(std::shared_ptr<const formats::Checkpoint> source, const CalibrateFlags& flags)
+      : conversion(conversion_to(std::move(source), flags)),
+        bytes(conversion.plan, threads_of(flags.threads)),
+        checkpoint(
+            convert::converted_checkpoint(conversion.plan, bytes, threads_of(flags.threads))) {}
+
+  library::Conversion conversion;
+  convert::ConvertedBytes bytes;
+  formats::Checkpoint checkpoint;
+};
+
+// True if a value is meant as a word of --to, not as a directory: it is such a word, or no file of
+// this name is there and no slash is in it.
+bool names_scheme(const std::string& value) {
+  if (std::ranges::count(offered_targets(), value) > 0) return true;
+  return value.find('/') == std::string::npos && !std::filesystem::exists(value);
+}
+
 int run_calibrate(CalibrateFlags& flags) {
   if (writes_directory(flags)) flags.left = "--resume continues behind the last finished layer";
   const auto opened = std::make_shared<const formats::Checkpoint>(open_source(flags));
   const formats::Checkpoint& source = *opened;
   std::optional<formats::Checkpoint> quantized;
-  std::optional<library::ConvertedModel> converted;
+  std::optional<ConvertedModel> converted;
   verify::CalibrationOptions what = calibration_options(flags);
-  if (library::names_scheme(flags.quantized) && !flags.quantized.empty()) {
+  if (!flags.quantized.empty() && names_scheme(flags.quantized)) {
     shard::require_all_ranks(source);
-    converted.emplace(opened, flags.quantized, flags.family, threads_of(flags.threads));
-    what.quantized = &converted->checkpoint();
-    what.quantized_memory = converted->memory();
+    converted.emplace(opened, flags);
+    what.quantized = &converted->checkpoint;
+    what.quantized_memory = converted->bytes.memory();
   } else if (!flags.quantized.empty()) {
     quantized.emplace(shard::open_source(
         flags.quantized, {.open = {.family = flags.family, .threads = threads_of(flags.threads)}}));
