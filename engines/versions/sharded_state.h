@@ -21,7 +21,7 @@ struct StateEngine {
   std::string_view name;     ///< `vLLM`
   std::string_view version;  ///< versions that load the files: others have other parameters
   bool has_stages = false;   ///< file names tell stages of a pipeline
-  bool has_drafts = false;   ///< it is known how the model for multi-token prediction is loaded
+  bool has_drafts = false;   ///< known way of loading the model for multi-token prediction
 };
 /// The engine of this word, which must be one of a layout of such files.
 const StateEngine& state_engine(std::string_view word);

@@ -94,10 +94,9 @@ expect 0 "" "$ingot" merge "$work/ranks" "$work/whole"
 laid_out any "$work/whole" | sort >"$work/b"
 cmp -s "$work/a" "$work/b" || fail "ranks and merge"
 expect 0 "" "$ingot" merge "$work/ranks" "$work/dealt" --files 2 --order name
-expect 0 "" "$ingot" convert "$work/whole" "$work/dealt-again" --files 2 --order name
-for file in "$work"/dealt/*.safetensors; do
-  cmp -s "$file" "$work/dealt-again/${file##*/}" || fail "merge with --files and --order: ${file##*/}"
-done
+laid_out name "$work/dealt" | sort >"$work/b"
+cmp -s "$work/a" "$work/b" || fail "merge with --files and --order"
+[ -e "$work/dealt/model-00001-of-00003.safetensors" ] || fail "merge deals no files"
 expect 2 "excludes" "$ingot" merge "$work/ranks" "$work/none" --files 2 --max-shard-size 1MB
 
 # The order is one of a job's settings.

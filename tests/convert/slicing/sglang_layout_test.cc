@@ -52,7 +52,7 @@ TEST_P(SglangLayoutOf, IsTheStateDictOfSglangKeyByKey) {
   const SglangJob& job = GetParam();
   job.to(dir_ / "out").run();
   for (std::uint32_t rank = 0; rank < job.tp; ++rank) {
-    EXPECT_EQ(first_difference(written(rank_file(dir_ / "out", rank)),
+    EXPECT_EQ(first_difference(state_in(rank_file(dir_ / "out", rank)),
                                golden_state("sglang_sharded", job.name, rank)),
               "")
         << rank;

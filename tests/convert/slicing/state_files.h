@@ -78,7 +78,7 @@ inline State golden_state(const std::string& folder, const std::string& job, std
   return state;
 }
 
-inline State written(const std::filesystem::path& file) {
+inline State state_in(const std::filesystem::path& file) {
   OutputTensors tensors;
   add_file(file, tensors);
   State state;

@@ -73,10 +73,10 @@ TEST_P(VllmLayoutOf, IsTheStateDictOfVllmKeyByKey) {
                                          : fmt::format("model-pp-{}-tp-{}-part-0.safetensors",
                                                        rank / job.tp, rank % job.tp);
     const fs::path file = directory_ / "out" / name;
-    EXPECT_EQ(first_difference(written(file), golden_state("vllm_sharded", job.name, rank)), "")
+    EXPECT_EQ(first_difference(state_in(file), golden_state("vllm_sharded", job.name, rank)), "")
         << rank;
     if (job.mtp_layers == 0) continue;
-    EXPECT_EQ(first_difference(written(directory_ / "out/mtp" / name),
+    EXPECT_EQ(first_difference(state_in(directory_ / "out/mtp" / name),
                                golden_state("vllm_sharded", job.name + "-mtp", rank)),
               "")
         << rank;
@@ -216,7 +216,7 @@ TEST_F(VllmLayout, HasTheEndsOnEveryStageThatBuildsThem) {
     }
     std::set<std::string> found;
     for (const auto& [key, facts] :
-         written(out / fmt::format("model-pp-{}-tp-1-part-0.safetensors", stage))) {
+         state_in(out / fmt::format("model-pp-{}-tp-1-part-0.safetensors", stage))) {
       if (ends.contains(key)) found.insert(key);
     }
     return found;
@@ -242,7 +242,7 @@ TEST_F(VllmLayout, HasTheIndexersThatVllmBuilds) {
   edit(sharing, {{"index_topk_freq", 2}, {"index_skip_topk_offset", 1}});
   to_ranks(sharing, directory_ / "out", 1).run();
   std::set<std::string> layers;
-  for (const auto& [key, tensor] : written(directory_ / "out" / rank_file("", 0))) {
+  for (const auto& [key, tensor] : state_in(directory_ / "out" / rank_file("", 0))) {
     if (key.find("indexer") != std::string::npos) layers.insert(key.substr(0, key.find(".self")));
   }
   EXPECT_EQ(layers, std::set<std::string>{"model.layers.0"});
