@@ -45,7 +45,7 @@ struct Budget {
   double least = 0, most = 0;  ///< the averages that can be had lie between them
   double loss = 0;
   std::vector<formats::SchemeId> schemes;
-  std::string dialect;  ///< of schemes that are not in the source's; empty: by the recipe
+  std::string dialect;  ///< dialect of schemes that the source's lacks; empty: by the recipe
   std::vector<BudgetGroup> groups;
   std::string recipe;  ///< recipe in YAML, which parse_recipe() takes
 

@@ -346,7 +346,7 @@ class Verification {
     if (!name.empty()) report_.output.name = name;
   }
 
-  // What a model loses with its experts is measured; only the user can say how much is too much.
+  // The loss is measured; only the user can say how much is too much.
   void note_pruned(const ComparedSource& source, const ComparedCheckpoint& to) {
     is_pruned_ = true;
     kept_ = source.kept;

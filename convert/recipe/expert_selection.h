@@ -13,7 +13,7 @@
 
 namespace ingot::convert {
 
-/// What experts are ranked by: statistics of `ingot calibrate`.
+/// Statistics of `ingot calibrate` that rank experts.
 enum class ExpertScore : std::uint8_t { kSaliency, kTokens };
 inline constexpr std::array<std::string_view, 2> kExpertScores = {"saliency", "tokens"};
 

@@ -32,7 +32,7 @@ class ExpertName {
 /// with wildcards or in regular expressions, in which dots may be escaped.
 class ExpertNumbers {
  public:
-  /// Of each expert that stays, by layer, its number is its place in the list.
+  /// Numbers the experts of each layer that stay by their places in its list.
   ExpertNumbers(const Checkpoint& source,
                 const std::map<std::uint32_t, std::vector<std::uint32_t>>& kept);
 

@@ -32,8 +32,6 @@ namespace {
 // A hundredth of the bytes.
 constexpr std::uint64_t kNotablePart = 100;
 
-/// The most neighbours that a reason names.
-constexpr std::size_t kNamedNeighbours = 2;
 constexpr std::string_view kLikeMark = "like:";
 constexpr std::string_view kValueOutputs =
     "num_key_value_heads * head_dim, num_key_value_heads * v_head_dim";
@@ -199,12 +197,6 @@ class Proposal {
       return;
     }
     for (auto& [shape, part] : parts) kinds_.emplace(pattern, std::move(part));
-  }
-
-  static std::set<std::uint32_t> layers_in(const Kind& kind) {
-    std::set<std::uint32_t> layers;
-    for (const auto& [layer, shape] : kind.layers) layers.insert(layer);
-    return layers;
   }
 
   void ask_neighbours(const std::string& pattern, Kind& kind) {
@@ -419,19 +411,6 @@ class Proposal {
     }
     if (asked_.insert(question.key).second) questions_.push_back(std::move(question));
     return std::nullopt;
-  }
-
-  static std::string reason_of(const Kind& kind, const NeighbourRow& row) {
-    std::vector<std::string_view> names = {row.family->name};
-    for (const NeighbourRow& other : kind.neighbours) {
-      if (other.fits && other.family != row.family) names.push_back(other.family->name);
-    }
-    const std::size_t n_named = std::min(names.size(), kNamedNeighbours);
-    std::string text = fmt::format(
-        "as in {}",
-        fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(n_named), ", "));
-    if (names.size() > n_named) text += fmt::format(" and {} more", names.size() - n_named);
-    return text;
   }
 
   /// Judges what names, shapes and neighbours say; asks where they say nothing, or contradict one
@@ -713,17 +692,6 @@ class Proposal {
     });
   }
 
-  /// The text before the names of an attention's own tensors; empty: it is of none.
-  static std::string_view attention_of(std::string_view pattern) {
-    std::size_t end = 0;
-    for (const std::string_view word : name_words(pattern)) {
-      end += word.size() + 1;
-      if (word == "attn" || word.ends_with("_attn") || word.ends_with("attention"))
-        return pattern.substr(0, end);
-    }
-    return {};
-  }
-
   /// True for a matrix or convolution that nothing is known of, and whose rows may be of heads.
   bool is_of_unknown_heads(const Kind& kind) const {
     const Shape& shape = *kind.first->shape;
@@ -798,22 +766,6 @@ class Proposal {
         pattern.find("gate.") != std::string::npos || pattern.find("router") != std::string::npos;
     return !is_inner && (widths_.is_one_of(size, "hidden_size") ||
                          (is_of_router && widths_.is_one_of(size, "n_routed_experts")));
-  }
-
-  static bool usual_place_is_attention(const std::string& pattern) {
-    return std::ranges::any_of(name_words(pattern), [](std::string_view word) {
-      return word == "attn" || word.ends_with("_attn") || word.ends_with("attention") ||
-             word == "mamba" || word == "mixer" || word == "conv";
-    });
-  }
-
-  static bool is_only_copied(const Kind& kind) {
-    if (kind.is_of_tower) return false;
-    const Judged& judged = kind.judged;
-    const Role role =
-        judged.neighbour != nullptr ? judged.neighbour->rule->role : judged.spelling.role;
-    return role == Role::kOther || judged.is_turned ||
-           (judged.stacks && judged.order == StackOrder::kNone);
   }
 
   std::string row(const std::string& pattern, const Kind& kind) const {
@@ -911,12 +863,6 @@ class Proposal {
     const StackOrder stored = judged.is_stored_turned ? StackOrder::kOutputMajor : judged.order;
     return has_singles ? text + single_rows(pattern, stored, *kind.first->shape, layers, dtype)
                        : text;
-  }
-
-  /// True for biases of a stack whose gates and ups are interleaved.
-  bool is_interleaved_bias(const Kind& kind) const {
-    return kind.judged.neighbour != nullptr && !kind.judged.stacks &&
-           kind.judged.neighbour->rule->gate_up == GateUpOrder::kInterleaved;
   }
 
   const ModelConfig& config_;

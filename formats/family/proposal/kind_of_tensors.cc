@@ -4,9 +4,15 @@
 #include <array>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "formats/base/words.h"
 
 namespace ingot::formats {
 namespace {
+
+/// The most neighbours that a reason names.
+constexpr std::size_t kNamedNeighbours = 2;
 
 std::vector<StackOrder> told_by_stack(const std::string& pattern, const Kind& kind,
                                       const Kinds& kinds, const ConfigWidths& widths) {
@@ -103,6 +109,56 @@ void set_joined(Kind& kind, bool is_in_parts, const ConfigWidths& widths) {
     judged.traits = fmt::format(", sections: [{0}, {0}]", half);
   }
   judged.usual.cut = Cut::kColumn;
+}
+
+std::set<std::uint32_t> layers_in(const Kind& kind) {
+  std::set<std::uint32_t> layers;
+  for (const auto& [layer, shape] : kind.layers) layers.insert(layer);
+  return layers;
+}
+
+std::string reason_of(const Kind& kind, const NeighbourRow& row) {
+  std::vector<std::string_view> names = {row.family->name};
+  for (const NeighbourRow& other : kind.neighbours) {
+    if (other.fits && other.family != row.family) names.push_back(other.family->name);
+  }
+  const std::size_t n_named = std::min(names.size(), kNamedNeighbours);
+  std::string text = fmt::format(
+      "as in {}",
+      fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(n_named), ", "));
+  if (names.size() > n_named) text += fmt::format(" and {} more", names.size() - n_named);
+  return text;
+}
+
+std::string_view attention_of(std::string_view pattern) {
+  std::size_t end = 0;
+  for (const std::string_view word : name_words(pattern)) {
+    end += word.size() + 1;
+    if (word == "attn" || word.ends_with("_attn") || word.ends_with("attention"))
+      return pattern.substr(0, end);
+  }
+  return {};
+}
+
+bool usual_place_is_attention(const std::string& pattern) {
+  return std::ranges::any_of(name_words(pattern), [](std::string_view word) {
+    return word == "attn" || word.ends_with("_attn") || word.ends_with("attention") ||
+           word == "mamba" || word == "mixer" || word == "conv";
+  });
+}
+
+bool is_only_copied(const Kind& kind) {
+  if (kind.is_of_tower) return false;
+  const Judged& judged = kind.judged;
+  const Role role =
+      judged.neighbour != nullptr ? judged.neighbour->rule->role : judged.spelling.role;
+  return role == Role::kOther || judged.is_turned ||
+         (judged.stacks && judged.order == StackOrder::kNone);
+}
+
+bool is_interleaved_bias(const Kind& kind) {
+  return kind.judged.neighbour != nullptr && !kind.judged.stacks &&
+         kind.judged.neighbour->rule->gate_up == GateUpOrder::kInterleaved;
 }
 
 }  // namespace ingot::formats

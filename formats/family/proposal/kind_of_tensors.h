@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/family/family.h"
@@ -65,5 +67,18 @@ bool has_whole_heads(const Kind& kind, const ModelConfig& config);
 /// Makes the row of several matrices in one cut: one after the other, or in turn by heads, where it
 /// is cut if they are of attention.
 void set_joined(Kind& kind, bool is_in_parts, const ConfigWidths& widths);
+
+/// Layers in which the names are.
+std::set<std::uint32_t> layers_in(const Kind& kind);
+/// Says that a row is that of its family, and of which others that have one that fits.
+std::string reason_of(const Kind& kind, const NeighbourRow& row);
+/// The text before the names of an attention's own tensors; empty: it is of none.
+std::string_view attention_of(std::string_view pattern);
+/// True for names in a module that is usually an attention, a mixer or a convolution.
+bool usual_place_is_attention(const std::string& pattern);
+/// True for tensors that no scheme changes: their role is unknown, or the order of their stack.
+bool is_only_copied(const Kind& kind);
+/// True for biases of a stack whose gates and ups are interleaved.
+bool is_interleaved_bias(const Kind& kind);
 
 }  // namespace ingot::formats
