@@ -20,7 +20,7 @@ constexpr std::string_view kPickledName = "adapter_model.bin";
 constexpr std::string_view kAdapterPrefix = "base_model.model.";
 constexpr std::uint64_t kMaxAdapterConfigBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kMaxAdapterCardBytes = std::uint64_t{1} << 20;
-constexpr std::uint64_t kHashStep = std::uint64_t{4} << 20;
+constexpr std::uint64_t kAdapterHashStep = std::uint64_t{4} << 20;
 
 /// The tensors of the file as a source: without a family, and no logical ones.
 class AdapterTensors final : public TensorSource {
@@ -120,8 +120,8 @@ Hash128 hash_of_both(std::string_view config, const AdapterTensors& tensors) {
   hasher.update(std::as_bytes(std::span(config)));
   std::vector<std::byte> bytes;
   const std::uint64_t n_bytes = tensors.files().front().n_bytes;
-  for (std::uint64_t at = 0; at < n_bytes; at += kHashStep) {
-    bytes.resize(std::min(kHashStep, n_bytes - at));
+  for (std::uint64_t at = 0; at < n_bytes; at += kAdapterHashStep) {
+    bytes.resize(std::min(kAdapterHashStep, n_bytes - at));
     tensors.bytes().read_file(0, at, bytes);
     hasher.update(bytes);
   }
