@@ -341,7 +341,7 @@ void declare_pruning(FlagTable& table, ConvertOptions& options) {
        {"--text",
         &prune.text,
         "measure the perplexity of both on this text, too",
-        {.excludes = {"--no-measure"}, .kind = ValueKind::kFile}}});
+        {.kind = ValueKind::kFile}}});
 }
 
 void declare_target(FlagTable& table, ConvertOptions& options) {
