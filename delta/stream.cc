@@ -138,6 +138,8 @@ void read_delta_files(const formats::CheckpointIndex& index, Version& version) {
 void read_extra(Version& version) {
   const fs::path folder = version.directory / kExtraName;
   std::vector<ExtraFile> here;
+  if (fs::is_symlink(folder))
+    throw Error(ErrorCode::kCorrupt, "is a symbolic link").in_file(kExtraName);
   if (stamp_of(folder)) {
     for (const fs::directory_entry& entry : entries_below(folder)) {
       if (entry.is_directory() && !entry.is_symlink()) continue;
