@@ -298,12 +298,12 @@ def try_all(work):
     os.remove(at("int8/notes"))
     run(1, *verify[:-1], os.path.join(signers, "p384.pub.pem"))
     run(0, "rederive", at("int8"), *of_int8)
-    kept = {path: open(path, "rb").read() for path in (glob.glob(at("int8/*.safetensors"))[0], at("int8/config.json"))}
-    for path, text in kept.items():
-        open(path, "wb").write(text[:-1] + bytes([text[-1] ^ 1]))
+    whole = {path: open(path, "rb").read() for path in (glob.glob(at("int8/*.safetensors"))[0], at("int8/config.json"))}
+    for path, was in whole.items():
+        open(path, "wb").write(was[:-1] + bytes([was[-1] ^ 1]))
     run(1, "rederive", at("int8"), *of_int8, "--all")
-    for path, text in kept.items():
-        open(path, "wb").write(text)
+    for path, was in whole.items():
+        open(path, "wb").write(was)
     os.remove(at("int8/ingot.intoto.json"))
     run(0, "repair", at("int8"), at("mended"), *quiet)
     run(0, "repair", at("int8"), at("none"), "--dry-run")
