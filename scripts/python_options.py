@@ -4,6 +4,7 @@
 Usage: python_options.py [OUT], with INGOT_LIBRARY and PYTHONPATH as the package needs them. The test python.package fails
 where the file is another one."""
 
+import keyword
 import os
 import sys
 import textwrap
@@ -27,12 +28,11 @@ if TYPE_CHECKING:
 '''
 TYPES = {"text": "str | int | float", "path": "Path", "size": "Size", "whole": "int", "number": "float", "flag": "bool",
          "list": "Texts"}
-KEYWORDS = {"import", "from", "class", "in", "is", "for"}
 
 
 def keyword_of(row):
     name = row["option"].replace("-", "_")
-    return name + "_" * (name in KEYWORDS)
+    return name + "_" * keyword.iskeyword(name)
 
 
 def type_of(row):

@@ -614,6 +614,9 @@ class PruneOptions(TypedDict, total=False):
         tokens), or tokens
     statistics: directory that ingot calibrate wrote of this model, to rank experts by
     keep_map: JSON with the experts that stay, by layer: {"layers": {"3": [0, 2, 5]}}
+    measure: run the output next to the whole model: KL and drafts on built-in prompts (default: if the model
+        has a forward pass here, and fits in --mem-limit)
+    text: measure the perplexity of both on this text, too
     to: target scheme: bf16, f16, f32, fp8-block (or fp8), fp8-channel, fp8-tensor, int8-channel (or int8),
         int8-block, nvfp4, mxfp4, mxfp8, int4-group (or int4); which tensors take it: ingot list recipes
         (default: keep each scheme)
@@ -625,10 +628,12 @@ class PruneOptions(TypedDict, total=False):
     family_file: a file that describes the model's family (docs/families.md)
     accept_family: --family auto: take the family without a look at it where its proof is not complete
     allow: accept a fault, KIND=PATTERN of one or more tensors, KIND one of nan-code, zero-scale,
-        unknown-tensor, duplicate-tensor, nonfinite, f16-overflow, underflow, engine-refuses; recorded in the
-        manifest
-    bits: average bits of a weight of the quantized linear layers, scales included: chooses nvfp4 or fp8 by role
-        and layer, by what each loses under the inputs of --importance, and prints the recipe
+        unknown-tensor, duplicate-tensor, nonfinite, f16-overflow, underflow, engine-refuses, lora-base;
+        recorded in the manifest
+    bits: average bits of a weight of the quantized linear layers, scales included: chooses among nvfp4, fp8 and
+        bf16 by role and layer, by what each loses under the inputs of --importance, and prints the recipe
+    bits_from: the schemes that --bits chooses among, of nvfp4, fp8, bf16, int4, mxfp4 and int8; the default
+        recipe of the first says which layers count
     rule: SELECTOR=SCHEME; may be repeated, first match wins. A selector is a glob over names, re:EXPR,
         role:NAME (experts, attention, mlp, linear ...: ingot list roles), layers:0-2,last, or several with &
         between them
@@ -655,8 +660,15 @@ class PruneOptions(TypedDict, total=False):
     gptq: int4, nvfp4, mxfp4: choose the codes of a weight column by column, so that its outputs change least
         (GPTQ); needs --importance with moments of inputs
     kv_scales: write scales of an FP8 cache of keys and values, largest magnitude / 448, from the ranges in this
-        directory of ingot calibrate, or in its cache.safetensors
+        directory of ingot calibrate, or in its cache.safetensors; or the scales of a kv_cache_scales.json
     via: values pass through f32 (default), or bf16, as if cast first
+    lora: fold the adapter in this directory of PEFT into the weights; tensors that it does not change stay as
+        they are
+    lora_scale: with --lora: a factor of alpha / rank, e.g. 0.5 (default: 1)
+    expert_b_order: with --lora: order of the numbers in lora_B of stacked experts: peft (default), or block, in
+        which an unsloth before September 2026 trained them
+    keep_touched: with --lora: quantized weights that change, and those that loaders fuse with them, become bf16
+        or fp8 where their scheme has fewer bits
     experts: routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor per expert and
         projection); default: as loaders of the target read them
     layers: 0-K: only the first layers, and no MTP layers, as a model of its own, to try engines and jobs with
@@ -677,7 +689,8 @@ class PruneOptions(TypedDict, total=False):
     etp: ranks that cut each expert (default: --tp without --ep, else 1)
     pp: pipeline stages
     pp_layers: layers of each stage, e.g. 0-30,31-60 (default: balanced by bytes)
-    layout: hf, ranks, deepseek-mp, vllm-sharded, sglang-sharded (default: hf, or ranks when a topology is given)
+    layout: hf, ranks, deepseek-mp, vllm-sharded, sglang-sharded (default: hf, or ranks when a topology is
+        given)
     mp: ranks of layout deepseek-mp
     tp_fit: where a cut splits a block of scales: refuse (default), retile (smaller FP8 blocks), pad (wider MLPs
         and vocabulary) or bf16
@@ -689,6 +702,9 @@ class PruneOptions(TypedDict, total=False):
     explain: print the rule that applies to TENSOR, and the result
     part: write only the files of part I of N, I from 0; all parts share the output's directory, and publish
         nothing; join: publish their output (ingot join)
+    base: an output of an earlier version of the source: tensors whose source did not change are taken over from
+        it, by the same recipe and version of ingot
+    base_source: the source of --base: it is read and compared with the records of --base
     kv_scales_only: write only the scales of --kv-scales, and the index and config that name them, to be put
         into the folder of the model
     verify: compare with the source before anything is published: structure, weights, layers, greedy, draft, or
@@ -713,12 +729,15 @@ class PruneOptions(TypedDict, total=False):
     assume_disk: plan for a host with so much free disk, e.g. 2TB
     worst: print so many of the worst tensors, and every other line (default: 5, and at most 40 lines in all)
     log: append a line per event to this file
+    delta: stream that gets the difference to --base as its next version (ingot delta make)
     """
 
     keep: float
     by: str | int | float
     statistics: Path
     keep_map: Path
+    measure: bool
+    text: Path
     to: str | int | float
     for_: str | int | float
     dialect: str | int | float
@@ -727,6 +746,7 @@ class PruneOptions(TypedDict, total=False):
     accept_family: bool
     allow: Texts
     bits: float
+    bits_from: str | int | float
     rule: Texts
     recipe: Path
     mtp: str | int | float
@@ -743,6 +763,10 @@ class PruneOptions(TypedDict, total=False):
     gptq: bool
     kv_scales: Path
     via: str | int | float
+    lora: Path
+    lora_scale: str | int | float
+    expert_b_order: str | int | float
+    keep_touched: str | int | float
     experts: str | int | float
     layers: str | int | float
     base_model: str | int | float
@@ -765,6 +789,8 @@ class PruneOptions(TypedDict, total=False):
     links: Literal["yes", "no"]
     explain: str | int | float
     part: str | int | float
+    base: Path
+    base_source: Path
     kv_scales_only: bool
     verify: str | int | float
     lossless_only: bool
@@ -784,6 +810,7 @@ class PruneOptions(TypedDict, total=False):
     assume_disk: Size
     worst: int
     log: Path
+    delta: Path
 
 
 class JoinOptions(TypedDict, total=False):
@@ -1044,7 +1071,7 @@ class AttestOptions(TypedDict, total=False):
         OpenSSF Model Signing, in model.sig
     bundle: file of the signed statement (default: in the output)
     source: the checkpoint that the output was made from; with --verify its files are compared too
-    with: OPTION=PATH: the file of an option that the conversion had, such as importance=DIR
+    with_: OPTION=PATH: the file of an option that the conversion had, such as importance=DIR
     source_uri: address of the source in the statement, such as hf://ORG/NAME@COMMIT (default: that of the hub's
         cache)
     builder_id: URI of who made the output, for the statement
@@ -1056,7 +1083,7 @@ class AttestOptions(TypedDict, total=False):
     form: Literal["in-toto", "model-signing"]
     bundle: Path
     source: Path
-    with: Texts
+    with_: Texts
     source_uri: str | int | float
     builder_id: str | int | float
     passphrase_fd: int
@@ -1069,7 +1096,7 @@ class RederiveOptions(TypedDict, total=False):
     sample: tensors that are drawn and made again, with all their parts (default 64)
     all: make every tensor again
     seed: decides which tensors are drawn (default: a random one, which is told)
-    with: OPTION=PATH: the file of an option that the conversion had, such as importance=DIR
+    with_: OPTION=PATH: the file of an option that the conversion had, such as importance=DIR
     bundle: statement that says how the output was made (default: ingot.intoto.json in the output, else its
         ingot.json)
     key: public key whose signature the statement must have
@@ -1079,7 +1106,7 @@ class RederiveOptions(TypedDict, total=False):
     sample: int
     all: bool
     seed: int
-    with: Texts
+    with_: Texts
     bundle: Path
     key: Path
     threads: int
