@@ -165,10 +165,13 @@ TEST(ProposedCut, FollowsThePlanOfTransformers) {
   EXPECT_NE(cut.yaml.find("; transformers' tp_plan: colwise"), std::string::npos) << cut.yaml;
 }
 
-TEST(ProposedCut, SettlesFamiliesByThePlan) {
-  // Some families cut it, some have it whole on each rank.
-  EXPECT_EQ(learn_matrix("self_attn.o_proj.weight", {64, 64}, nullptr).questions.size(), 1U);
-  EXPECT_EQ(learn_matrix("self_attn.o_proj.weight", {64, 64}, "rowwise").questions.size(), 0U);
+TEST(ProposedCut, IgnoresFamiliesWithWholeAttention) {
+  // Some have it whole on each rank for a mixer of their own: no question, it is cut.
+  for (const char* planned : {static_cast<const char*>(nullptr), "rowwise"}) {
+    const LearnedFamily learned = learn_matrix("self_attn.o_proj.weight", {64, 64}, planned);
+    EXPECT_TRUE(learned.questions.empty());
+    EXPECT_EQ(learned.yaml.find("cut: replicated"), std::string::npos) << learned.yaml;
+  }
 }
 
 TEST(ProposedCut, AsksWhereThePlanContradictsFamilies) {
