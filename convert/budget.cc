@@ -28,8 +28,8 @@
 // A budget of bits. Every group of linear layers has a loss and a size under each scheme; the sum
 // of losses is to be the least that the sum of sizes allows. That is a knapsack, solved over the
 // average in steps of 1/2048 bit. The state of a step has the exact size of its best choice:
-// rounding may choose a little more loss, but never more bits. Losses are measured on the bytes
-// that a conversion writes, by its own encoder, of a few bands of each tensor.
+// rounding may choose a little more loss, but never more bits. Losses are measured on a few bands
+// of each tensor: on their bytes as a conversion's own encoder writes them.
 
 namespace ingot::convert {
 

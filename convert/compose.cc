@@ -8,8 +8,8 @@
 // (formats/composed.h), so plan, execution, checks and verification are those of a conversion, and
 // codes that no rule changes are copied with their scales.
 //
-// Rejected: a plan with several sources (every pass would ask which); a merge of directories on
-// disk (twice the disk, and a config that nobody derived).
+// Rejected: a plan with several sources, since every pass would have to choose one; a merge of
+// directories on disk, since it needs twice the disk, and no pass derives its config.
 
 #include "convert/compose.h"
 

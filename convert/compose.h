@@ -19,8 +19,8 @@ struct ComposeOptions {
   std::size_t threads = 1;
 };
 
-/// Opens the directories of a recipe and composes the model that its rules choose: the first rule
-/// that matches a tensor says which of them gives it, the base where it says none. Sets
+/// Opens the directories of a recipe and composes the model that its rules choose. A tensor comes
+/// from the source of the first rule that matches it; without one, from the base. Sets
 /// Choices::composed, adds the edits to Choices::editors, and sets Choices::dialect where neither a
 /// dialect, an engine nor --to decides it: the dialect of a giver, else any, that holds every
 /// scheme.

@@ -38,8 +38,8 @@ struct MadeDelta {
 };
 
 /// Writes the difference of two checkpoints as the next version of a stream: its last + 1, or 1.
-/// The version appears whole, by one rename; a killed run leaves `.ingot-delta` in the stream,
-/// which the next one removes. Both sides may be plain or quantized, and sharded differently: the
+/// The version appears whole, by one rename; a killed run leaves `.ingot-delta` in the stream, and
+/// the next run removes it. Both sides may be plain or quantized, and sharded differently: the
 /// delta changes tensors by their names. Its bytes depend on both sides, the number, encoding and
 /// checksum, never on threads. Memory: a few MiB for each thread; payloads wait on disk.
 /// Throws kUnsupported where tensors were added, removed or changed dtype or shape (a delta has no

@@ -32,8 +32,8 @@ bool takes_stacks(const EngineRow& engine, std::string_view family);
 inline constexpr std::string_view kCostOfTurnedStacks =
     "with their inputs first, and loaders transpose each (495 s of a load of Llama-4 in one thread "
     "were reported)";
-/// True if the engine is known to load experts of a family one by one: it does so in a scheme of
-/// which dialects hold only single ones, and no limit keeps to the form of releases.
+/// True if the engine is known to load experts of a family one by one: it loads a scheme whose
+/// dialects hold only single experts, and no limit demands the form of releases.
 bool takes_singles(const EngineRow& engine, const formats::Family& family);
 
 /// The knowledge about an engine and the weights of one kind: a form that some dialect writes, or

@@ -61,7 +61,7 @@ library::Conversion plan_again(const Derivation& derivation, const std::filesyst
 /// Facts of a statement in addition to the manifest's.
 struct StatementFacts {
   std::string source_uri;      ///< address of the source; empty: that of the hub's cache, or none
-  std::string builder_id;      ///< who ran the conversion
+  std::string builder_id;      ///< URI of the builder, which ran the conversion
   std::filesystem::path tool;  ///< the program that states it; its digest belongs to its version
   std::function<void(std::string_view)> phase;
   std::function<void(std::uint64_t, std::uint64_t)> progress;

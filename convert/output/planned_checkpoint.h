@@ -20,8 +20,8 @@ namespace ingot::convert {
 using ReadPlanned =
     std::function<void(std::uint32_t file, std::uint64_t offset, std::span<std::byte> out)>;
 
-/// The output of a plan as a checkpoint before a byte of it is written: the headers and the JSON
-/// that a reader would see, without the bytes of tensors, unless `read` has them. `rank` chooses a directory of layout
+/// The output of a plan as a checkpoint before a byte of it is written: its headers and its JSON,
+/// and the bytes of tensors only where `read` has them. `rank` chooses a directory of layout
 /// `ranks`. Without one it is the whole, which readers of slices put together whatever their
 /// layout: under the names of the hub, before anything is retiled or padded. The plan and the
 /// source must outlive it. Throws as Checkpoint::open would for such an output.

@@ -47,13 +47,13 @@ std::string_view live_path(Engine engine);
 /// Longest answer that is read: a model of 61 layers on 8 ranks has 2 MB.
 inline constexpr std::uint64_t kMaxLiveBytes = std::uint64_t{256} << 20;
 
-/// Reads the answer of vLLM's or SGLang's end point, or a list with the dictionary of each worker,
-/// as LLM.collective_rpc("compute_weight_checksums") returns it. Throws kCorrupt for any other
+/// Reads the answer of vLLM's or SGLang's end point, or the list of LLM.collective_rpc(
+/// "compute_weight_checksums"), with a dictionary for each worker. Throws kCorrupt for any other
 /// text, kUnsupported for an error that the engine tells, and for context parallelism.
 LiveAnswer parse_live_answer(std::string_view text, std::string_view where);
 
-/// SGLang's 64-bit hash of a tensor on a GPU, computed piece by piece: a sum of independent words,
-/// which tells accidents and no attackers.
+/// SGLang's 64-bit hash of a tensor on a GPU, computed piece by piece: a sum of independent words.
+/// It detects accidents, not attacks.
 class SumOfWords {
  public:
   /// `n_bytes`: of the whole tensor, which the hash mixes into each part.

@@ -48,7 +48,7 @@ struct LiveWeight {
 /// The forms that a parameter may have.
 struct LiveForms {
   std::vector<LiveForm> forms;  ///< forms that can be computed
-  std::string kernel;           ///< who may have packed it otherwise; empty: nobody does
+  std::string kernel;           ///< kernel that may have packed it otherwise; empty: none does
 };
 /// `card`: nullopt: any of them.
 LiveForms live_forms(Engine engine, const LiveWeight& weight, std::optional<LiveCard> card);
