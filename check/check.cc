@@ -20,10 +20,11 @@
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/experts/expert_views.h"
 #include "formats/family/families.h"
+#include "formats/files/folder.h"
 #include "formats/files/hub_cache.h"
 #include "formats/first_layers.h"
-#include "formats/kept_experts.h"
 #include "formats/json/json.h"
+#include "formats/kept_experts.h"
 #include "formats/places/turned.h"
 #include "formats/records/layout.h"
 #include "formats/records/manifest.h"
@@ -427,7 +428,7 @@ void check_ranks(const std::filesystem::path& directory, const SlicingRecord& sl
 void require_readable(const std::filesystem::path& directory) {
   formats::require_directory(directory);
   std::error_code error;
-  const std::filesystem::directory_iterator listing(directory, error);
+  (void)names_in(directory, error);
   if (error) throw system_error(error.value(), "read directory", directory.string());
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <new>
 #include <system_error>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"
 #include "formats/base/stop_scope.h"
+#include "formats/files/folder.h"
 #include "formats/files/hub_cache.h"
 
 namespace ingot::check {
@@ -29,13 +29,12 @@ struct Piece {
 std::vector<Fd> open_weights(const fs::path& path) {
   std::vector<fs::path> paths;
   if (fs::is_regular_file(path)) paths.push_back(path);
-  std::error_code failure;
-  for (fs::recursive_directory_iterator at(path, failure), end; !failure && at != end;
-       at.increment(failure)) {
-    if (at->path().extension() == ".safetensors" && at->is_regular_file(failure))
-      paths.push_back(at->path());
-  }
-  if (failure == std::errc::not_enough_memory) throw std::bad_alloc();
+  (void)visit_below(path, [&](const fs::directory_entry& entry) {
+    std::error_code ignored;
+    if (entry.path().extension() == ".safetensors" && entry.is_regular_file(ignored))
+      paths.push_back(entry.path());
+    return true;
+  });
   std::sort(paths.begin(), paths.end());
   std::vector<Fd> files;
   std::vector<FileStamp> seen;

@@ -17,6 +17,7 @@
 #include "formats/container/safetensors.h"
 #include "formats/dialect/dialect.h"
 #include "formats/family/family_yaml.h"
+#include "formats/files/folder.h"
 #include "formats/files/free_space.h"
 #include "formats/json/json.h"
 #include "formats/storage/encoding.h"
@@ -345,7 +346,7 @@ void make_empty_directory(const std::filesystem::path& directory) {
   if (error && !std::filesystem::is_directory(directory)) {
     throw system_error(error.value(), "create directory", directory.string());
   }
-  const bool empty = std::filesystem::is_empty(directory, error);
+  const bool empty = names_in(directory, error).empty();
   if (error) throw system_error(error.value(), "read directory", directory.string());
   if (!empty) {
     throw Error(ErrorCode::kExists,

@@ -11,6 +11,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "formats/files/folder.h"
 #include "report/figures.h"
 
 namespace ingot::cli {
@@ -42,10 +43,10 @@ ThreadStates thread_states() {
   ThreadStates states;
   const std::string own = std::to_string(::gettid());
   std::error_code failure;
-  for (std::filesystem::directory_iterator at("/proc/self/task", failure), end;
-       !failure && at != end; at.increment(failure)) {
-    if (at->path().filename() == own) continue;
-    std::ifstream file(at->path() / "stat");
+  const std::filesystem::path tasks = "/proc/self/task";
+  for (const std::string& name : names_in(tasks, failure)) {
+    if (name == own) continue;
+    std::ifstream file(tasks / name / "stat");
     std::string line;
     std::getline(file, line);
     // The name of the thread is in brackets and may hold anything; its state comes behind.

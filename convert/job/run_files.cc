@@ -7,6 +7,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/words.h"
+#include "formats/files/folder.h"
 
 namespace ingot::convert {
 
@@ -33,9 +34,7 @@ std::vector<RunFile> run_files(const OutputPaths& paths, std::string_view suffix
   const fs::path& folder = folder_of(paths, suffix);
   std::vector<RunFile> files;
   std::error_code failure;
-  fs::directory_iterator at(folder, failure);
-  for (; !failure && at != fs::directory_iterator(); at.increment(failure)) {
-    const std::string text = at->path().filename().string();
+  for (const std::string& text : names_in(folder, failure)) {
     std::string_view name = text;
     std::optional<JobPart> part;
     if (name.starts_with(kWhole)) {
@@ -47,7 +46,7 @@ std::vector<RunFile> run_files(const OutputPaths& paths, std::string_view suffix
       part = {.index = *index, .n = *n};
     }
     const auto run = take_number(name, suffix);
-    if (run && name.empty()) files.push_back({.part = part, .run = *run, .path = at->path()});
+    if (run && name.empty()) files.push_back({.part = part, .run = *run, .path = folder / text});
   }
   if (failure && failure != std::errc::no_such_file_or_directory)
     throw system_error(failure.value(), "list the runs", folder.string());

@@ -63,17 +63,15 @@ template <typename OnLink>
 Folders tree_of(const fs::path& top, const OnLink& on_link) {
   Folders tree;
   add(top, tree);
-  std::error_code failure;
-  fs::recursive_directory_iterator at(top, fs::directory_options::skip_permission_denied, failure);
-  for (; !failure && at != fs::recursive_directory_iterator(); at.increment(failure)) {
+  (void)visit_below(top, [&](const fs::directory_entry& entry) {
     std::error_code ignored;
-    if (at->is_symlink(ignored)) {
-      on_link(at->path());
-    } else if (at->is_directory(ignored)) {
-      add(at->path(), tree);
+    if (entry.is_symlink(ignored)) {
+      on_link(entry.path());
+    } else if (entry.is_directory(ignored)) {
+      add(entry.path(), tree);
     }
-  }
-  if (failure == std::errc::not_enough_memory) throw std::bad_alloc();
+    return true;
+  });
   return tree;
 }
 

@@ -48,20 +48,18 @@ bool is_manifest(const std::string& name) {
 
 Names output_entries(const OutputPaths& paths) {
   Names names;
-  std::error_code failure;
-  fs::recursive_directory_iterator at(paths.output, failure);
-  for (; !failure && at != fs::recursive_directory_iterator(); at.increment(failure)) {
-    const fs::path& path = at->path();
-    if (at.depth() == 0 &&
-        (path.filename() == paths.partial.filename() || path.filename() == paths.swept.filename() ||
-         is_probe(path.filename()))) {
-      at.disable_recursion_pending();
-      continue;
-    }
+  const auto is_own = [&](const fs::path& path) {
+    const fs::path name = path.filename();
+    return path.parent_path() == paths.output &&
+           (name == paths.partial.filename() || name == paths.swept.filename() || is_probe(name));
+  };
+  const std::error_code failure = visit_below(paths.output, [&](const fs::directory_entry& entry) {
+    if (is_own(entry.path())) return false;
     std::error_code ignored;
-    if (at->is_symlink(ignored) || !at->is_directory(ignored))
-      names.insert(path.lexically_relative(paths.output).generic_string());
-  }
+    if (entry.is_symlink(ignored) || !entry.is_directory(ignored))
+      names.insert(entry.path().lexically_relative(paths.output).generic_string());
+    return true;
+  });
   if (failure && failure != std::errc::no_such_file_or_directory)
     throw system_error(failure.value(), "list the output", paths.output.string());
   return names;

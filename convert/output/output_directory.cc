@@ -36,9 +36,7 @@ int publish_step(const fs::path& name) {
 // entry that is no folder.
 bool holds_more_than(const fs::path& folder, const fs::path& entry) {
   std::error_code failure;
-  fs::directory_iterator at(folder, failure);
-  for (; !failure && at != fs::directory_iterator(); at.increment(failure)) {
-    const fs::path name = at->path().filename();
+  for (const std::string& name : names_in(folder, failure)) {
     if (name != entry.filename() && !is_probe(name)) return true;
   }
   if (failure && failure != std::errc::no_such_file_or_directory &&

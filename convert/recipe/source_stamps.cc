@@ -1,12 +1,12 @@
 #include "convert/recipe/source_stamps.h"
 
-#include <new>
 #include <system_error>
 
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
 #include "formats/base/printable.h"
+#include "formats/files/folder.h"
 #include "formats/json/json.h"
 
 namespace ingot::convert {
@@ -43,17 +43,15 @@ std::string name_from(const fs::path& directory, const fs::path& path) {
 }  // namespace
 
 void SourceStamps::add(const fs::path& directory, ReadFor reader) {
-  std::error_code failure;
-  fs::recursive_directory_iterator at(directory, failure);
-  for (; !failure && at != fs::recursive_directory_iterator(); at.increment(failure)) {
-    if (at->is_directory(failure)) {
-      if (at->path().filename().string().starts_with('.')) at.disable_recursion_pending();
-      continue;
+  // Folders that cannot be read are refused where the checkpoint is opened.
+  (void)visit_below(directory, [&](const fs::directory_entry& entry) {
+    std::error_code ignored;
+    if (entry.is_directory(ignored)) return !entry.path().filename().string().starts_with('.');
+    if (entry.is_regular_file(ignored)) {
+      if (const auto stamp = stamp_of(entry.path())) files_[entry.path()] = {*stamp, reader};
     }
-    if (!at->is_regular_file(failure)) continue;
-    if (const auto stamp = stamp_of(at->path())) files_[at->path()] = {*stamp, reader};
-  }
-  if (failure == std::errc::not_enough_memory) throw std::bad_alloc();
+    return false;
+  });
 }
 
 void SourceStamps::keep_files_of(const formats::Checkpoint& checkpoint) {

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <memory>
 #include <new>
 #include <system_error>
 
+#include <dirent.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -95,11 +98,17 @@ const ForeignEnding* find_ending(std::string_view path) {
 
 std::vector<std::string> names_in(const fs::path& directory) {
   std::vector<std::string> names;
-  std::error_code failure;
-  for (fs::directory_iterator at(directory, failure); !failure && at != fs::directory_iterator();
-       at.increment(failure))
-    names.push_back(at->path().filename().string());
-  if (failure == std::errc::not_enough_memory) throw std::bad_alloc();
+  const auto close = [](DIR* listing) { ::closedir(listing); };
+  // The standard library's iterator ends the program where it gets no memory.
+  const std::unique_ptr<DIR, decltype(close)> listing(::opendir(directory.c_str()), close);
+  while (listing != nullptr) {
+    errno = 0;
+    const dirent* entry = ::readdir(listing.get());
+    if (entry == nullptr) break;
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  if (errno == ENOMEM) throw std::bad_alloc();
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <new>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include <dirent.h>
@@ -57,46 +58,111 @@ struct CloseFolder {
   void operator()(DIR* folder) const { ::closedir(folder); }
 };
 
+using Listing = std::unique_ptr<DIR, CloseFolder>;
+
+// Names in a folder, in no order, and the number of the error that ended the reading; 0: none.
+std::pair<std::vector<std::string>, int> listed_names(const Listing& listing) {
+  std::vector<std::string> names;
+  while (true) {
+    errno = 0;
+    const dirent* entry = ::readdir(listing.get());
+    if (entry == nullptr) return {std::move(names), errno};
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+}
+
 // Names in a folder, in no order.
 std::vector<std::string> child_names(const Fd& folder) {
   const int fd = uninterrupted(
       [&] { return ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
   if (fd < 0) throw system_error(errno, "list", folder.path());
-  const std::unique_ptr<DIR, CloseFolder> listing(::fdopendir(fd));
+  const Listing listing(::fdopendir(fd));
   if (listing == nullptr) {
     const int number = errno;
     ::close(fd);
     throw system_error(number, "list", folder.path());
   }
-  std::vector<std::string> names;
-  errno = 0;
-  while (const dirent* entry = ::readdir(listing.get())) {
-    const std::string_view name = entry->d_name;
-    if (name != "." && name != "..") names.emplace_back(name);
-  }
-  if (errno != 0) throw system_error(errno, "list", folder.path());
-  return names;
+  auto [names, number] = listed_names(listing);
+  if (number != 0) throw system_error(number, "list", folder.path());
+  return std::move(names);
 }
 
-template <typename Iterator>
-std::vector<fs::directory_entry> entries_by(const fs::path& folder) {
-  std::error_code failure;
+// Entries of a folder by name, without those that are gone since they were listed.
+std::vector<fs::directory_entry> listed_entries(const fs::path& folder, std::error_code& failure) {
   std::vector<fs::directory_entry> entries;
-  for (Iterator at(folder, failure); !failure && at != Iterator(); at.increment(failure))
-    entries.push_back(*at);
-  if (failure) throw system_error(failure.value(), "read directory", folder.string());
-  std::ranges::sort(entries);
+  for (const std::string& name : names_in(folder, failure)) {
+    std::error_code own;
+    fs::directory_entry entry(folder / name, own);
+    if (!own) {
+      entries.push_back(std::move(entry));
+    } else if (own != std::errc::no_such_file_or_directory) {
+      failure = own;
+    }
+  }
   return entries;
+}
+
+// Visits what is below a folder; keeps the first failure.
+void visit_tree(const fs::path& folder,
+                const std::function<bool(const fs::directory_entry&)>& visit,
+                std::error_code& failure) {
+  std::error_code own;
+  for (const fs::directory_entry& entry : listed_entries(folder, own)) {
+    std::error_code ignored;
+    const bool is_folder = !entry.is_symlink(ignored) && entry.is_directory(ignored);
+    if (visit(entry) && is_folder) visit_tree(entry.path(), visit, own);
+  }
+  if (!failure) failure = own;
+}
+
+void require_read(const std::error_code& failure, const fs::path& folder) {
+  if (failure) throw system_error(failure.value(), "read directory", folder.string());
 }
 
 }  // namespace
 
+std::vector<std::string> names_in(const fs::path& folder, std::error_code& failure) {
+  failure.clear();
+  int number = 0;
+  std::vector<std::string> names;
+  if (const Listing listing(::opendir(folder.c_str())); listing != nullptr) {
+    std::tie(names, number) = listed_names(listing);
+  } else {
+    number = errno;
+  }
+  if (number == ENOMEM) throw std::bad_alloc();
+  if (number == 0) {
+    std::ranges::sort(names);
+    return names;
+  }
+  failure.assign(number, std::generic_category());
+  return {};
+}
+
+std::error_code visit_below(const fs::path& folder,
+                            const std::function<bool(const fs::directory_entry&)>& visit) {
+  std::error_code failure;
+  visit_tree(folder, visit, failure);
+  return failure;
+}
+
 std::vector<fs::directory_entry> entries_in(const fs::path& folder) {
-  return entries_by<fs::directory_iterator>(folder);
+  std::error_code failure;
+  std::vector<fs::directory_entry> entries = listed_entries(folder, failure);
+  require_read(failure, folder);
+  return entries;
 }
 
 std::vector<fs::directory_entry> entries_below(const fs::path& folder) {
-  return entries_by<fs::recursive_directory_iterator>(folder);
+  std::vector<fs::directory_entry> entries;
+  const std::error_code failure = visit_below(folder, [&](const fs::directory_entry& entry) {
+    entries.push_back(entry);
+    return true;
+  });
+  require_read(failure, folder);
+  std::ranges::sort(entries);
+  return entries;
 }
 
 fs::path resolved_path(const fs::path& path) {

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "formats/base/fd.h"
@@ -13,9 +15,20 @@ namespace ingot {
 /// The path without a trailing separator, with links resolved as far as it exists.
 std::filesystem::path resolved_path(const std::filesystem::path& path);
 
-/// Entries of a folder, sorted by name. The standard library's own error names no folder.
+// The standard library's iterators name no folder in their errors, and end the program where they
+// get no memory.
+
+/// Names of a folder's entries, sorted; none, with `failure`, where it cannot be read.
+std::vector<std::string> names_in(const std::filesystem::path& folder, std::error_code& failure);
+/// Visits the entries of a folder, sorted by name, and of each one below it that is no link, a
+/// folder before what is in it. `visit` returns false for a folder into which it does not lead.
+/// Returns the first failure; folders that can be read are visited also after it.
+std::error_code visit_below(
+    const std::filesystem::path& folder,
+    const std::function<bool(const std::filesystem::directory_entry&)>& visit);
+/// Entries of a folder, sorted by name. Throws kIo or kNotFound where it cannot be read.
 std::vector<std::filesystem::directory_entry> entries_in(const std::filesystem::path& folder);
-/// Entries of a folder and of each one below it that is no link, a folder before what is in it.
+/// Entries of a folder and of all below it, as visit_below() visits them. Throws as entries_in().
 std::vector<std::filesystem::directory_entry> entries_below(const std::filesystem::path& folder);
 
 /// A folder, by its descriptor. Names are relative to it, and never lead over a symbolic link or

@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <fstream>
-#include <new>
 #include <random>
 #include <span>
 #include <string>
@@ -27,9 +26,7 @@ namespace {
 bool is_model(const fs::path& folder) {
   bool has_weights = false, has_config = false;
   std::error_code failure;
-  fs::directory_iterator at(folder, failure);
-  for (; !failure && at != fs::directory_iterator(); at.increment(failure)) {
-    const std::string name = at->path().filename().string();
+  for (const std::string& name : names_in(folder, failure)) {
     if (name == "ingot.json" || name == ".ingot-partial" || name == "adapter_config.json" ||
         name.ends_with(".safetensors.index.json"))
       return true;
@@ -40,7 +37,6 @@ bool is_model(const fs::path& folder) {
     has_config = has_config || name == "config.json" || name == "params.json";
     if (has_weights && has_config) return true;
   }
-  if (failure == std::errc::not_enough_memory) throw std::bad_alloc();
   return false;
 }
 

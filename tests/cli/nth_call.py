@@ -178,7 +178,6 @@ rules:
 """
 # Functions of dependencies that end the program where they get no memory.
 ENDS_OF_OTHERS = {
-    "directory_iterator": "libstdc++ 12 copies paths in the iterator's constructor and increment",
     "json_value::destroy": "nlohmann's destructor takes memory for a list of what is inside",
     "onig_compile": "Oniguruma 6.9.8 frees a tree twice where it gets no memory for an alternative (prs_alts)",
     "__cxa_thread_atexit_impl": "glibc ends a program where it cannot note what ends with a thread",

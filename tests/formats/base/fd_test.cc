@@ -284,13 +284,33 @@ TEST_F(Folders, AreListedWithWhatIsBelow) {
               ::testing::ElementsAre("a", "b", "b/c", "b/c/file"));
 }
 
-TEST_F(Folders, AreNamedWhereOneBelowCannotBeListed) {
-  fs::create_directories(dir_ / "out/below");
+TEST_F(Folders, AreListedWithOneDescriptorOrNamed) {
+  fs::create_directories(dir_ / "out/below/again");
   const int next_free = Fd::open_for_reading(dir_ / "mine/deep/a").get();
-  const testing::DescriptorLimit one_more(static_cast<rlim_t>(next_free) + 1);
-  EXPECT_EQ(entries_in(dir_ / "out").size(), 1U);
+  {
+    const testing::DescriptorLimit one_more(static_cast<rlim_t>(next_free) + 1);
+    EXPECT_EQ(entries_below(dir_ / "out").size(), 2U);
+  }
+  const testing::DescriptorLimit none(static_cast<rlim_t>(next_free));
   expect_error(ErrorCode::kIo, "out: cannot read directory: Too many open files",
                [&] { (void)entries_below(dir_ / "out"); });
+  std::error_code failure;
+  EXPECT_TRUE(names_in(dir_ / "out", failure).empty());
+  EXPECT_EQ(failure, std::errc::too_many_files_open);
+}
+
+TEST_F(Folders, AreLeftWhereAVisitDoesNotLeadIn) {
+  fs::create_directories(dir_ / "out/a/x");
+  fs::create_directories(dir_ / "out/b/y");
+  std::vector<std::string> seen;
+  const std::error_code failure = visit_below(dir_ / "out", [&](const fs::directory_entry& entry) {
+    seen.push_back(entry.path().filename().string());
+    return seen.back() != "a";
+  });
+  EXPECT_FALSE(failure);
+  EXPECT_THAT(seen, ::testing::ElementsAre("a", "b", "y"));
+  EXPECT_EQ(visit_below(dir_ / "nowhere", [](const auto&) { return true; }),
+            std::errc::no_such_file_or_directory);
 }
 
 // A check that collects faults of files must not take it for one.
