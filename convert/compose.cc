@@ -57,6 +57,25 @@ Error fault_at(const Composition& words, const NamedDirectory& at, ErrorCode cod
       .in_file(words.where);
 }
 
+/// Runs `body`; its errors name the line of the recipe that brought them about.
+template <typename Body>
+auto at_line(const Composition& words, const NamedDirectory& at, const Body& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (at.line == 0 || error.code() == ErrorCode::kInterrupted) throw;
+    throw fault_at(words, at, error.code(), fmt::format("'{}': {}", at.name, error.what()));
+  }
+}
+
+/// Words about a text that may mean a model of the hub's cache; empty for any other.
+std::string missing_model(const std::string& given) {
+  const auto name = formats::parse_hub_name(given);
+  return name ? fmt::format(", nor is a model of that name in the hub's cache (hf download {})",
+                            name->model)
+              : std::string();
+}
+
 /// Refuses paths that are no directories of checkpoints, and one directory under two names.
 void require_directories(const Composition& words) {
   ErrorList faults;
@@ -66,9 +85,9 @@ void require_directories(const Composition& words) {
     const std::string path = at.path.string();
     if (!fs::exists(at.path, failure)) {
       faults.add(fault_at(words, at, ErrorCode::kNotFound,
-                          fmt::format("'{}' is {}, which is not there (paths are relative to the "
+                          fmt::format("'{}' is {}, which is not there{} (paths are relative to the "
                                       "recipe; --source {}=DIR names another)",
-                                      at.name, path, at.name)));
+                                      at.name, path, missing_model(at.given), at.name)));
     } else if (!fs::is_directory(at.path, failure)) {
       faults.add(fault_at(
           words, at, ErrorCode::kInvalidArgument,
@@ -93,28 +112,42 @@ class Givers {
       : words_(words), options_(options) {
     require_directories(words);
     for (const NamedDirectory& at : words.givers) {
-      if (at.kind == GiverKind::kBase || at.kind == GiverKind::kSource)
-        givers_.push_back({.name = at.name, .model = open(at)});
+      if (at.kind != GiverKind::kBase && at.kind != GiverKind::kSource) continue;
+      givers_.push_back({.name = at.name, .model = at_line(words, at, [&] { return open(at); })});
+      places_.push_back(&at);
     }
-    for (const NamedDirectory& at : words.givers)
-      if (at.kind == GiverKind::kOverlay) lay_over(at);
+    for (const NamedDirectory& at : words.givers) {
+      if (at.kind == GiverKind::kOverlay) at_line(words, at, [&] { lay_over(at); });
+    }
     for (const NamedDirectory& at : words.givers) {
       if (at.kind != GiverKind::kEdits) continue;
-      const Checkpoint edits = formats::open_loose_tensors(at.path, options.threads);
+      const Checkpoint edits =
+          at_line(words, at, [&] { return formats::open_loose_tensors(at.path, options.threads); });
       overlays_.push_back({.kind = at.kind,
                            .name = at.name,
                            .directory = at.path,
                            .licence = licence_of(read_source_card(edits, ""))});
     }
     ErrorList faults;
-    for (std::size_t i = 1; i < givers_.size(); ++i)
-      require_one_model(givers_[0], givers_[i], faults);
+    for (std::size_t i = 1; i < givers_.size(); ++i) {
+      try {
+        at_line(words, *places_[i], [&] {
+          ErrorList own;
+          require_one_model(givers_[0], givers_[i], own);
+          own.throw_if_any();
+        });
+      } catch (const Error& error) {
+        faults.add(error);
+      }
+    }
     faults.throw_if_any();
     require_one_text();
   }
 
   [[nodiscard]] const std::vector<Giver>& all() const { return givers_; }
   [[nodiscard]] const std::vector<OverlayFacts>& overlays() const { return overlays_; }
+  /// Names of the stored tensors of all overlays.
+  [[nodiscard]] const std::set<std::string>& overlaid() const { return overlaid_; }
   [[nodiscard]] std::vector<std::string> remarks() const {
     std::vector<std::string> remarks = remarks_;
     for (std::size_t i = 1; i < givers_.size(); ++i) {
@@ -135,6 +168,12 @@ class Givers {
                          .name = at.name,
                          .directory = at.path,
                          .licence = licence_of(read_source_card(*tensors, ""))});
+    for (const formats::StoredTensor& stored : tensors->stored()) {
+      if (!overlaid_.insert(stored.name).second)
+        throw Error(ErrorCode::kDuplicate, "is in an overlay before this one too")
+            .in_file(at.name)
+            .in_tensor(stored.name);
+    }
     const std::vector<std::string> remarks = base->remarks();
     const std::size_t n_tensors = tensors->stored().size(), n_before = base->stored().size();
     base = std::make_shared<const Checkpoint>(formats::with_overlay(
@@ -185,12 +224,12 @@ class Givers {
                         givers_[i].name, list));
         continue;
       }
-      faults.add(Error(ErrorCode::kMismatch,
-                       "source '{}' has another {} than the base: which one is meant? "
-                       "(`side-files: base` in the recipe writes the base's; to write the "
-                       "source's, make it the base and take the other's tensors by rules)",
-                       givers_[i].name, list)
-                     .in_file(words_.where));
+      faults.add(
+          fault_at(words_, *places_[i], ErrorCode::kMismatch,
+                   fmt::format("source '{}' has another {} than the base: which one is meant? "
+                               "(`side-files: base` in the recipe writes the base's; to write the "
+                               "source's, make it the base and take the other's tensors by rules)",
+                               givers_[i].name, list)));
     }
     faults.throw_if_any();
   }
@@ -198,7 +237,9 @@ class Givers {
   const Composition& words_;
   const ComposeOptions& options_;
   std::vector<Giver> givers_;
+  std::vector<const NamedDirectory*> places_;  // by giver
   std::vector<OverlayFacts> overlays_;
+  std::set<std::string> overlaid_;
   std::vector<std::string> remarks_;
 };
 
@@ -379,6 +420,33 @@ std::map<std::string, formats::GlobalScale> globals_of_mixed_sets(const Checkpoi
   return globals;
 }
 
+/// Stored tensors of overlays over weights of the base that are taken from elsewhere.
+std::vector<std::string> idle_overlaid(const Givers& givers,
+                                       const std::vector<TakenTensor>& taken) {
+  if (givers.overlaid().empty()) return {};
+  const Checkpoint& base = *givers.all().front().model;
+  std::set<std::string> idle = givers.overlaid();
+  for (const TakenTensor& at : taken) {
+    if (at.giver != 0) continue;
+    base.tensors()[at.tensor].encoding.stored.for_each(
+        [&](formats::Part, std::uint32_t index) { idle.erase(base.stored()[index].name); });
+  }
+  return {idle.begin(), idle.end()};
+}
+
+/// Weights of the base whose scales of activations an overlay gives.
+std::set<std::string> inputs_laid_over(const Checkpoint& model,
+                                       const std::set<std::string>& overlaid) {
+  std::set<std::string> inputs;
+  for (const LogicalTensor& tensor : model.tensors()) {
+    const formats::StoredParts& stored = tensor.encoding.stored;
+    if (!is_taken(tensor) && stored.has(formats::Part::kInputScale) &&
+        overlaid.contains(model.stored()[stored[formats::Part::kInputScale]].name))
+      inputs.insert(tensor.name);
+  }
+  return inputs;
+}
+
 }  // namespace
 
 std::shared_ptr<const Checkpoint> compose(const Composition& words, Recipe& recipe,
@@ -386,18 +454,26 @@ std::shared_ptr<const Checkpoint> compose(const Composition& words, Recipe& reci
   const Givers givers(words, options);
   for (const NamedDirectory& at : words.givers) {
     if (at.kind != GiverKind::kEdits) continue;
-    recipe.choices.editors.push_back(
-        std::make_shared<const formats::EditedTensors>(at.path, options.threads));
+    recipe.choices.editors.push_back(at_line(words, at, [&] {
+      return std::make_shared<const formats::EditedTensors>(at.path, options.threads);
+    }));
   }
   recipe.set_layers(givers.all().front().model->config().num_hidden_layers);
   const Choice choice(words, recipe, givers.all());
   std::vector<std::string> remarks = givers.remarks();
+  const std::vector<std::string> idle = idle_overlaid(givers, choice.taken());
+  if (!idle.empty())
+    remarks.push_back(
+        fmt::format("{} stored tensor(s) of overlays have no effect, since rules take their "
+                    "weights from other sources: {}",
+                    idle.size(), list_text(idle, kNamedTensors)));
   for (std::string& text : choice.remarks()) remarks.push_back(std::move(text));
   auto model = std::make_shared<const Checkpoint>(
       formats::composed(givers.all(), choice.taken(), std::move(remarks)));
   recipe.choices.composed = std::make_shared<const ComposedFacts>(
       ComposedFacts{.overlays = givers.overlays(),
                     .globals = globals_of_mixed_sets(*model),
+                    .inputs = inputs_laid_over(*model, givers.overlaid()),
                     .rescales = words.rescales,
                     .takes_base_side_files = words.takes_base_side_files});
   choose_dialect(*model, recipe);

@@ -53,7 +53,7 @@ void require_stored_form(const Checkpoint& model) {
   const bool is_seen = std::ranges::any_of(model.tensors(), [](const LogicalTensor& tensor) {
     return is_seen_only(tensor.encoding) || !tensor.encoding.rows_of_scales.empty();
   });
-  if (!model.dialect().is_read_only && !is_seen) return;
+  if (!is_seen) return;
   throw Error(ErrorCode::kUnsupported,
               "holds weights in a form that is only read, and an overlay goes over stored tensors "
               "(convert it first, and put the overlay over the result)")

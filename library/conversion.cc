@@ -287,9 +287,8 @@ Conversion plan_conversion(const ConvertOptions& options, ConversionRequest requ
     opened = std::make_shared<const Checkpoint>(formats::with_first_layers(opened, *n_layers));
   std::vector<std::string> remarks;
   if (options.prune.is_asked) {
-    convert::SelectedExperts selected =
-        convert::select_experts(*whole, meaning != nullptr ? *meaning : *opened,
-                                selection_of(options.prune));
+    convert::SelectedExperts selected = convert::select_experts(
+        *whole, meaning != nullptr ? *meaning : *opened, selection_of(options.prune));
     opened = std::make_shared<const Checkpoint>(
         formats::with_kept_experts(opened, selected.kept, meaning.get()));
     convert::SlicingOptions& slicing = request.plan.slicing;
@@ -355,7 +354,7 @@ void declare_target(FlagTable& table, ConvertOptions& options) {
               {{"--source",
                 &options.sources,
                 "another directory for a name of the recipe, or for `base`; may be repeated",
-                {.value_name = "NAME=DIR"}}});
+                {.kind = ValueKind::kNamedCheckpoint}}});
   else
     table.add(
         FlagGroup::kTarget,

@@ -6,9 +6,11 @@
 #include "convert/plan/passes.h"
 #include "convert/plan/repair.h"
 #include "convert/recipe/composition.h"
+#include "formats/composed.h"
 
 namespace ingot::convert {
 
+using formats::Activations;
 using formats::GlobalScale;
 
 namespace {
@@ -85,6 +87,24 @@ void agree_on_globals(Plan& plan, ErrorList& refusals) {
                  "for one, and keeps codes; or take both from one source)",
                  other->written.value, plan.tensor_of(*set.front().planned).name,
                  set.front().written.value);
+  }
+}
+
+void require_used_inputs(const Plan& plan, ErrorList& refusals) {
+  const ComposedFacts* facts = plan.recipe.choices.composed.get();
+  if (facts == nullptr || facts->inputs.empty()) return;
+  const formats::StoredActivations said(plan.source);
+  for (const PlannedTensor& planned : plan.tensors) {
+    const formats::LogicalTensor& tensor = plan.tensor_of(planned);
+    if (!facts->inputs.contains(tensor.name) || planned.action == Action::kDrop) continue;
+    const Activations activations = planned.action == Action::kCopy ? said.of(tensor)
+                                    : planned.storage != nullptr    ? planned.storage->activations
+                                                                    : Activations::kWeightOnly;
+    if (activations == Activations::kStatic) continue;
+    refusals.add(ErrorCode::kMismatch, tensor.name,
+                 "gets a scale of its activations from an overlay, and the output's config says "
+                 "{} of them: no engine would use it (`activations: static` in the recipe)",
+                 activations_name(activations));
   }
 }
 

@@ -163,6 +163,7 @@ class Decider {
     require_zero_points_fit();
     join_fused_tensors(plan_, refusals_);
     agree_on_globals(plan_, refusals_);
+    require_used_inputs(plan_, refusals_);
     set_input_scales(plan_, refusals_);
     set_importance(plan_, refusals_);
     set_moments(plan_, refusals_);
@@ -478,7 +479,8 @@ class Decider {
     if (!wanted) return false;
     const bool has_scale = tensor.encoding.stored.has(Part::kInputScale);
     const bool is_said = said_of(tensor).of(tensor.name, tensor.encoding) == Activations::kStatic;
-    const bool is_other = wanted == Activations::kStatic ? !has_scale : has_scale || is_said;
+    const bool is_other =
+        wanted == Activations::kStatic ? !has_scale || !is_said : has_scale || is_said;
     return is_other && formats::find_storage(dialect_, source_.family(), tensor.encoding.scheme,
                                              wanted) != nullptr;
   }

@@ -222,6 +222,9 @@ void join_fused_tensors(Plan& plan, ErrorList& refusals);
 /// PlannedTensor::joint_global where the recipe asks for it. Does nothing where nothing is
 /// composed.
 void agree_on_globals(Plan& plan, ErrorList& refusals);
+/// Refuses scales of activations that an overlay gives, and that no engine would use, since the
+/// config says something else of these activations.
+void require_used_inputs(const Plan& plan, ErrorList& refusals);
 
 /// Sets PlannedTensor::input of every tensor whose storage row has static activations, from the
 /// ranges of the calibration or from --input-scale. Fused tensors see the same input and get the

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,7 @@ struct NamedDirectory {
   GiverKind kind{};
   std::string name;
   std::filesystem::path path;  ///< absolute, or relative to the working directory
+  std::string given;           ///< the text in the recipe; may be the name of a model on the hub
   int line = 0;                ///< line in the recipe, from 1; 0: `--source` gave it
 };
 
@@ -57,7 +59,8 @@ struct ComposedFacts {
   std::vector<OverlayFacts> overlays;  ///< overlays in their order, then the edits
   /// Global scales of NVFP4 weights that loaders fuse and several checkpoints gave, by name.
   std::map<std::string, formats::GlobalScale> globals;
-  bool rescales = false;               ///< Composition::rescales
+  std::set<std::string> inputs;  ///< weights whose scales of activations are an overlay's, by name
+  bool rescales = false;         ///< Composition::rescales
   bool takes_base_side_files = false;  ///< Composition::takes_base_side_files
 };
 

@@ -113,6 +113,8 @@ void add_giver(GiverKind kind, const std::string& name, const Yaml& path,
   };
   if (name.empty() || name.size() > kMaxNameLength || !std::ranges::all_of(name, is_plain))
     path.refuse("the name of a source is 1 to {} letters, digits, '-' and '_'", kMaxNameLength);
+  if (kind != GiverKind::kEdits && name == kEditsName)
+    path.refuse("'{}' is the name of the directory of edited values (take another)", name);
   if (std::ranges::find(composition.givers, name, &NamedDirectory::name) !=
       composition.givers.end())
     path.refuse("'{}' names two directories", name);
@@ -124,6 +126,7 @@ void add_giver(GiverKind kind, const std::string& name, const Yaml& path,
   composition.givers.push_back({.kind = kind,
                                 .name = name,
                                 .path = (folder / text).lexically_normal(),
+                                .given = text,
                                 .line = path.line()});
 }
 
@@ -173,6 +176,7 @@ void Composition::replace(std::string_view text) {
         .in_file(where);
   }
   found->path = std::filesystem::path(text.substr(equals + 1));
+  found->given = found->path.string();
   found->line = 0;
 }
 

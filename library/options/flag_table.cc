@@ -50,8 +50,8 @@ constexpr std::array<std::string_view, kFlagGroups> kHeadings = {
     "Options", "Source", "Target", "Slicing", "Comparison", "Prompts", "Answers", "Job", "Report"};
 
 // By ValueKind.
-constexpr std::array<std::string_view, 7> kKindNames = {"",     "SIZE", "FILE", "DIR",
-                                                        "PATH", "DIR",  "PATH"};
+constexpr std::array<std::string_view, 8> kKindNames = {"",     "SIZE", "FILE", "DIR",
+                                                        "PATH", "DIR",  "PATH", "NAME=DIR"};
 
 std::string_view without_dashes(std::string_view name) {
   return name.starts_with("--") ? name.substr(2) : name;

@@ -51,10 +51,11 @@ enum class ValueKind : std::uint8_t {
   kPath,              ///< a folder, or a file
   kCheckpoint,        ///< a folder that is read, or the name of a model in the hub's cache
   kCheckpointOrFile,  ///< one of these, or one .safetensors file
+  kNamedCheckpoint,   ///< NAME=DIR, of a list: a name of a recipe, and one of the first of these
 };
 /// True if a value may be the name of a model in the hub's cache.
 inline bool names_checkpoint(ValueKind kind) {
-  return kind == ValueKind::kCheckpoint || kind == ValueKind::kCheckpointOrFile;
+  return kind >= ValueKind::kCheckpoint;
 }
 /// The word for it in --help; empty for kText.
 std::string_view value_kind_name(ValueKind kind);

@@ -171,6 +171,12 @@ void open_hub_names(const FlagTable& table) {
     if (!names_checkpoint(flag.rule.kind) || !table.is_given(flag.name)) continue;
     if (auto* const* path = std::get_if<fs::path*>(&flag.target)) {
       if (auto snapshot = opened_hub_name((*path)->string())) **path = *std::move(snapshot);
+    } else if (auto* const* named = std::get_if<std::vector<std::string>*>(&flag.target)) {
+      for (std::string& text : **named) {
+        const std::size_t path_at = text.find('=') + 1;  // 0 without one, which is refused later
+        if (auto snapshot = opened_hub_name(text.substr(path_at)))
+          text = text.substr(0, path_at) + *snapshot;
+      }
     } else if (std::string* text = text_of(flag)) {
       if (auto snapshot = opened_hub_name(*text)) *text = *std::move(snapshot);
     }
@@ -209,6 +215,14 @@ void put_as_flags(Json& settings) {
 }
 
 }  // namespace
+
+fs::path path_or_snapshot(const fs::path& path, const std::string& given) {
+  std::error_code failure;
+  if (fs::exists(fs::symlink_status(path, failure))) return path;
+  const auto name = formats::parse_hub_name(given);
+  const auto snapshot = name ? formats::find_hub_snapshot(hub_cache(), *name) : std::nullopt;
+  return snapshot.value_or(path);
+}
 
 fs::path hub_cache() {
   // The second is the older name of the first.
@@ -254,19 +268,22 @@ void take_settings(const Json& settings, FlagTable& table) {
 
 Json absolute_settings(const FlagTable& table) {
   Json settings = *table.settings;
-  const auto put = [](Json& value) {
-    const std::string given = value.is_string() ? value.get<std::string>() : "";
-    if (given.empty() || given == "-") return;
-    std::error_code failure;
-    const auto path = fs::absolute(given, failure);
-    if (!failure) value = path.string();
-  };
   for (const FlagTable::Row& row : table.rows) {
     const Flag& flag = row.flag;
     if (flag.rule.kind < ValueKind::kFile || !table.is_given(flag.name)) continue;
+    const bool is_named = flag.rule.kind == ValueKind::kNamedCheckpoint;
+    const auto put = [&](Json& value) {
+      const std::string given = value.is_string() ? value.get<std::string>() : "";
+      if (given.empty() || given == "-") return;
+      const std::size_t path_at = is_named ? given.find('=') + 1 : 0;
+      std::error_code failure;
+      const auto path = fs::absolute(given.substr(path_at), failure);
+      if (!failure) value = given.substr(0, path_at) + path.string();
+    };
     Json& value = settings[std::string(key_of(flag))];
     const std::string* text = names_checkpoint(flag.rule.kind) ? text_of(flag) : nullptr;
     if (text != nullptr) value = *text;
+    if (is_named) value = *std::get<std::vector<std::string>*>(flag.target);
     put(value);
     if (value.is_array()) std::ranges::for_each(value, put);
   }

@@ -27,6 +27,11 @@ void take_settings(const formats::Json& settings, FlagTable& table);
 /// names in the hub's cache too.
 formats::Json absolute_settings(const FlagTable& table);
 
+/// The snapshot of a model in the hub's cache, where nothing is at `path` and `given`, the text of
+/// a recipe that means it, is the name of a model that the cache has; else `path`. Throws kNotFound
+/// for a revision that the cache lacks.
+std::filesystem::path path_or_snapshot(const std::filesystem::path& path, const std::string& given);
+
 /// The folder in which programs of the hub keep what they fetched: HF_HUB_CACHE, else that of
 /// HF_HOME, else of the home directory; empty where no variable tells.
 std::filesystem::path hub_cache();

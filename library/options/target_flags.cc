@@ -12,12 +12,14 @@
 
 #include "convert/job/job_identity.h"
 #include "convert/recipe/built_in_recipes.h"
+#include "convert/recipe/composition.h"
 #include "convert/recipe/kv_ranges.h"
 #include "convert/recipe/statistics.h"
 #include "formats/adapters/lora.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/text/spelling.h"
+#include "library/options/settings.h"
 #include "shard/join/source.h"
 
 namespace ingot {
@@ -47,13 +49,20 @@ std::vector<std::string> offered_selectors() {
   return words;
 }
 
-// The recipe in a file. A path in it goes from its folder.
-Recipe read_recipe_file(const std::string& name, convert::Composition* composition = nullptr) {
+}  // namespace
+
+Recipe read_recipe_file(const std::string& name, convert::Composition* composition) {
   Recipe recipe = convert::parse_recipe(read_text_file(name, kMaxRecipeBytes), name, composition);
+  if (composition != nullptr) {
+    for (convert::NamedDirectory& giver : composition->givers)
+      giver.path = path_or_snapshot(giver.path, giver.given);
+  }
   std::string& lora = recipe.choices.lora;
   if (!lora.empty()) lora = (std::filesystem::path(name).parent_path() / lora).string();
   return recipe;
 }
+
+namespace {
 
 // The recipe of that name, or in that file.
 Recipe read_recipe(const std::string& name, convert::Composition* composition) {

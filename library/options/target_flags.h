@@ -32,9 +32,13 @@ std::vector<Flag> scheme_flags(TargetFlags& flags);
 std::vector<Flag> choice_flags(TargetFlags& flags);
 Flag allow_flag(TargetFlags& flags);
 
+/// The recipe in a file. Paths in it go from its folder. `composition`: the recipe is one of
+/// several sources, whose words it takes, with models of the hub's cache in place of their names.
+convert::Recipe read_recipe_file(const std::string& name,
+                                 convert::Composition* composition = nullptr);
 /// The recipe of the flags, those of the command line before the recipe's; reads the files that
 /// they name, but for --scales-from. Throws kInvalidArgument for words that are not understood.
-/// `composition`: the recipe is one of several sources, whose words it takes.
+/// `composition`: as read_recipe_file() has it.
 convert::Recipe make_recipe(const TargetFlags& flags, convert::Composition* composition = nullptr);
 /// Opens the release whose scales are taken over, where one was given.
 void open_scales_from(const TargetFlags& flags, const std::string& family, std::size_t threads,
