@@ -90,8 +90,11 @@ void require_own_changes(const check::Opened& output, const VerificationOptions&
   }
 }
 
-// The experts of a source with which an output is compared.
-enum class SeenExperts : std::uint8_t { kAll, kKept };
+// How a source is seen.
+struct SourceView {
+  bool has_all_experts = false;  // also those that a pruned output has lost
+  bool is_output = false;        // another output, which has what this one was made of
+};
 
 bool is_pruned(const check::Opened& output) {
   return output.manifest && !formats::recorded_experts(*output.manifest).empty();
@@ -100,8 +103,7 @@ bool is_pruned(const check::Opened& output) {
 // A source, seen with its experts and scales of caches as the output has them; the levels report
 // faults of that.
 ComparedCheckpoint open_source_of(const std::filesystem::path& source, const check::Opened& output,
-                                  const VerificationOptions& options,
-                                  SeenExperts experts = SeenExperts::kKept) {
+                                  const VerificationOptions& options, SourceView view) {
   VerificationOptions of_source = options;
   // An output is read under the family that it was made under.
   if (of_source.family.empty() && formats::family_file_in(source).empty())
@@ -111,7 +113,7 @@ ComparedCheckpoint open_source_of(const std::filesystem::path& source, const che
   const auto as_in_output = [&](formats::Checkpoint model) {
     if (output.manifest) {
       model = formats::with_layers_as_in(std::move(model), *output.manifest);
-      if (experts == SeenExperts::kKept)
+      if (!view.has_all_experts)
         model = formats::with_experts_kept_as_in(std::move(model), *output.manifest);
     }
     const bool has_experts = formats::holds_stacks(model) || formats::holds_single_experts(model);
@@ -125,7 +127,8 @@ ComparedCheckpoint open_source_of(const std::filesystem::path& source, const che
     }
     return model;
   };
-  const bool is_composed = output.manifest && !output.manifest->sources->is_null();
+  const bool is_composed =
+      output.manifest && !output.manifest->sources->is_null() && !view.is_output;
   const auto open = [&](const std::filesystem::path& directory) {
     return open_with(of_source, directory, {}).model;
   };
@@ -134,7 +137,7 @@ ComparedCheckpoint open_source_of(const std::filesystem::path& source, const che
           ? composed_as_in(std::move(from.model), output, options.sources,
                            {.open = open, .as_in_output = as_in_output, .threads = options.threads})
           : as_in_output(std::move(from.model));
-  require_own_changes(output, options);
+  if (!view.is_output) require_own_changes(output, options);
   if (!options.editors.empty()) {
     from.model = with_changed_values(std::move(from.model), options.editors,
                                      output.is_sound() ? &*output.model : nullptr);
@@ -173,11 +176,13 @@ struct ComparedSource {
 };
 
 ComparedSource open_source(const std::filesystem::path& source, const check::Opened& output,
-                           const VerificationOptions& options) {
-  ComparedSource from{.model = open_source_of(source, output, options), .whole = {}};
+                           const VerificationOptions& options, bool is_output = false) {
+  ComparedSource from{.model = open_source_of(source, output, options, {.is_output = is_output}),
+                      .whole = {}};
   const bool runs = !options.text.empty() || std::ranges::any_of(options.levels, runs_model);
   if (!runs || !is_pruned(output)) return from;
-  from.whole = open_source_of(source, output, options, SeenExperts::kAll);
+  from.whole =
+      open_source_of(source, output, options, {.has_all_experts = true, .is_output = is_output});
   const std::vector<formats::KeptExperts> lists = formats::recorded_experts(*output.manifest);
   // A source that has them no more itself is the whole.
   if (from.whole->model.config().n_routed_experts == from.model.model.config().n_routed_experts)
@@ -351,7 +356,8 @@ class Verification {
     is_pruned_ = true;
     kept_ = source.kept;
     report_.warnings.push_back(fmt::format(
-        "the output has {} of {} experts in a layer: its tensors are compared with theirs, and what "
+        "the output has {} of {} experts in a layer: its tensors are compared with theirs, and "
+        "what "
         "it computes with the whole source, without a gate by default",
         to.model.config().n_routed_experts, source.whole->model.config().n_routed_experts));
   }
@@ -543,8 +549,8 @@ Comparison compare_outputs(const ComparedDirectories& directories,
     of_side.output_config = config;
     of_side.source_config = has_reference ? directories.reference_config : directories.a_config;
     check::Opened opened = find_output(output, of_side);
-    const ComparedSource from =
-        open_source(has_reference ? directories.reference : directories.a, opened, of_side);
+    const ComparedSource from = open_source(has_reference ? directories.reference : directories.a,
+                                            opened, of_side, !has_reference);
     if (!has_reference) of_side.source_profile = options.output_profile;
     Report report =
         Verification(of_side).unjudged(from, output, std::move(opened), std::move(side), inputs);

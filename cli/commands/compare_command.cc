@@ -23,12 +23,15 @@ struct CompareFlags : MeasurementFlags {
 
 int run_compare(const CompareFlags& flags) {
   verify::VerificationOptions options = measurement(flags);
+  verify::ComparedDirectories directories = flags.directories;
+  if (!directories.reference.empty())
+    directories.reference = verified_source(directories.reference.string(), flags, options);
   std::vector<verify::Demand> demands;  // before hours of work
   for (const std::string& text : flags.demands) demands.push_back(verify::parse_demand(text));
   const StopScope stop = stop_at_signals("checkpoints were compared");
   Progress progress(flags.progress, "headers and structure");
   options.progress = stages_of(progress);
-  verify::Comparison comparison = verify::compare_outputs(flags.directories, options);
+  verify::Comparison comparison = verify::compare_outputs(directories, options);
   comparison.demands = std::move(demands);
   progress.finish();
   notes() << progress.summary(options.threads);
@@ -59,8 +62,9 @@ std::function<int()> declare_compare(FlagTable& table) {
        required("b", &directories.b, "another output of the same source", ValueKind::kCheckpoint),
        {"--reference",
         &directories.reference,
-        "the source of both: each is held against it, and the differences are paired",
-        {.kind = ValueKind::kCheckpoint}},
+        "the source of both, or the recipe of ingot compose that names it: each is held against "
+        "it, and the differences are paired",
+        {.kind = ValueKind::kCheckpointOrFile}},
        levels_flag(*flags)});
   const auto with_reference = belongs_to(
       "--reference", [flags = flags.get()] { return !flags->directories.reference.empty(); });
@@ -85,6 +89,7 @@ std::function<int()> declare_compare(FlagTable& table) {
               &directories.reference_config,
               "the same of the reference",
               {.kind = ValueKind::kFile, .idle = with_reference}}});
+  declare_source_changes(table, *flags, with_reference);
   declare_measurement_options(table, *flags, [] { return true; });
   declare_measurement_report(table, *flags);
   table.footer =

@@ -13,6 +13,7 @@
 #include "formats/edited_tensors.h"
 #include "formats/text/spelling.h"
 #include "library/options/job_options.h"
+#include "library/options/target_flags.h"
 #include "verify/gates/gate.h"
 
 namespace ingot {
@@ -82,6 +83,29 @@ void declare_measurement_options(FlagTable& table, MeasurementOptions& flags,
   table.add(FlagGroup::kJob, {mem_limit_flag(&flags.mem_limit), threads_flag(&options.threads)});
 }
 
+void declare_source_changes(FlagTable& table, MeasurementOptions& flags,
+                            const std::function<std::string_view()>& idle) {
+  table.add(FlagGroup::kSource, {{"--sources",
+                                  &flags.sources,
+                                  "the directory of one of the sources of a composed output, by "
+                                  "its name there; may be repeated (a recipe as the source names "
+                                  "all)",
+                                  {.kind = ValueKind::kNamedCheckpoint, .idle = idle}}});
+  table.add(
+      FlagGroup::kComparison,
+      {{"--lora",
+        &flags.lora,
+        "the adapter that was folded into the output: it is compared with what the source is with "
+        "it",
+        {.kind = ValueKind::kFolder, .idle = idle}},
+       {"--lora-scale", &flags.lora_scale, "the factor that it was given", {.needs = "--lora"}},
+       {"--expert-b-order",
+        &flags.expert_b_order,
+        "the order that it was given",
+        {.choices = {formats::kExpertOrders.begin(), formats::kExpertOrders.end()},
+         .needs = "--lora"}}});
+}
+
 void declare_verification(FlagTable& table, MeasurementOptions& flags,
                           const std::function<bool()>& is_pair) {
   verify::VerificationOptions& options = flags.options;
@@ -91,12 +115,6 @@ void declare_verification(FlagTable& table, MeasurementOptions& flags,
   table.add(FlagGroup::kCommon, {std::move(levels)});
   table.add(FlagGroup::kSource, {family_flag(&options.family, kFamilyHelp),
                                  family_file_flag(&options.family),
-                                 {"--sources",
-                                  &flags.sources,
-                                  "the directory of one of the sources of a composed output, by "
-                                  "its name there; may be repeated (a recipe as the source names "
-                                  "all)",
-                                  {.value_name = "NAME=DIR", .idle = of_pair}},
                                  {"--source-config",
                                   &options.source_config,
                                   "config.json of the source, for shards without one, or one file",
@@ -119,30 +137,18 @@ void declare_verification(FlagTable& table, MeasurementOptions& flags,
         &options.activation_scales,
         "statistics of ingot calibrate, a directory or a file, that static scales are compared "
         "with, by structure",
-        {.kind = ValueKind::kPath}},
-       {"--lora",
-        &flags.lora,
-        "the adapter that was folded into the output: it is compared with what the source is with "
-        "it",
-        {.kind = ValueKind::kFolder, .idle = of_pair}},
-       {"--lora-scale", &flags.lora_scale, "the factor that it was given", {.needs = "--lora"}},
-       {"--expert-b-order",
-        &flags.expert_b_order,
-        "the order that it was given",
-        {.choices = {formats::kExpertOrders.begin(), formats::kExpertOrders.end()},
-         .needs = "--lora"}}});
+        {.kind = ValueKind::kPath}}});
+  declare_source_changes(table, flags, of_pair);
 }
 
 std::string verified_source(const std::string& given, const MeasurementOptions& flags,
                             verify::VerificationOptions& options) {
-  constexpr std::uint64_t kMaxRecipeBytes = std::uint64_t{1} << 20;
   const std::filesystem::path path(given);
   const bool is_recipe = path.extension() == ".yaml" || path.extension() == ".yml";
   std::string base = given;
   if (is_recipe) {
     convert::Composition composition;
-    const convert::Recipe recipe =
-        convert::parse_recipe(read_text_file(path, kMaxRecipeBytes), given, &composition);
+    const convert::Recipe recipe = read_recipe_file(given, &composition);
     for (const std::string& text : flags.sources) composition.replace(text);
     for (const convert::NamedDirectory& giver : composition.givers)
       options.sources[giver.name] = giver.path;
@@ -150,8 +156,8 @@ std::string verified_source(const std::string& given, const MeasurementOptions& 
     if (!recipe.choices.lora.empty()) {
       formats::LoraOptions lora = recipe.choices.lora_options;
       lora.allow_residual = {Pattern("*")};
-      options.editors.push_back(std::make_shared<const formats::LoraAdapter>(
-          path.parent_path() / recipe.choices.lora, std::move(lora)));
+      options.editors.push_back(
+          std::make_shared<const formats::LoraAdapter>(recipe.choices.lora, std::move(lora)));
     }
   } else {
     for (const std::string& text : flags.sources) {

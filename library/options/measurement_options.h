@@ -28,6 +28,10 @@ Flag levels_flag(MeasurementOptions& flags);
 /// compared.
 void declare_measurement_options(FlagTable& table, MeasurementOptions& flags,
                                  const std::function<bool()>& is_pair);
+/// Declares the flags that say how an output's source is made: sources of a composition, an
+/// adapter. `idle`: FlagRule::idle of these.
+void declare_source_changes(FlagTable& table, MeasurementOptions& flags,
+                            const std::function<std::string_view()>& idle);
 /// Declares the flags of a verification: those above, gates, and how each side is read.
 void declare_verification(FlagTable& table, MeasurementOptions& flags,
                           const std::function<bool()>& is_pair);

@@ -950,8 +950,6 @@ class VerifyOptions(TypedDict, total=False):
     levels: how closely: structure, weights, layers, greedy, draft, or all
     family: model family instead of config.json's; generic accepts any names
     family_file: a file that describes the model's family (docs/families.md)
-    sources: the directory of one of the sources of a composed output, by its name there; may be repeated (a
-        recipe as the source names all)
     source_config: config.json of the source, for shards without one, or one file
     config: config.json of the output, for shards without one, or one file
     thresholds: YAML file of gates, instead of the defaults
@@ -970,6 +968,8 @@ class VerifyOptions(TypedDict, total=False):
     reference: compare one checkpoint with activations recorded elsewhere (safetensors)
     activation_scales: statistics of ingot calibrate, a directory or a file, that static scales are compared
         with, by structure
+    sources: the directory of one of the sources of a composed output, by its name there; may be repeated (a
+        recipe as the source names all)
     lora: the adapter that was folded into the output: it is compared with what the source is with it
     lora_scale: the factor that it was given
     expert_b_order: the order that it was given
@@ -988,7 +988,6 @@ class VerifyOptions(TypedDict, total=False):
     levels: str | int | float
     family: str | int | float
     family_file: Path
-    sources: Texts
     source_config: Path
     config: Path
     thresholds: Path
@@ -1003,6 +1002,7 @@ class VerifyOptions(TypedDict, total=False):
     threads: int
     reference: Path
     activation_scales: Path
+    sources: Texts
     lora: Path
     lora_scale: float
     expert_b_order: Literal["peft", "block"]
@@ -1018,7 +1018,8 @@ class VerifyOptions(TypedDict, total=False):
 class CompareOptions(TypedDict, total=False):
     """Options:
 
-    reference: the source of both: each is held against it, and the differences are paired
+    reference: the source of both, or the recipe of ingot compose that names it: each is held against it, and
+        the differences are paired
     levels: how closely: structure, weights, layers, greedy, draft, or all
     require: A is no worse than B: METRIC<=B, or METRIC>=B where more is better, by the bad end of the 95%
         interval; B+MARGIN, B-MARGIN allow some; may be repeated
@@ -1027,6 +1028,11 @@ class CompareOptions(TypedDict, total=False):
     a_config: config.json of A, for shards without one
     b_config: the same of B
     reference_config: the same of the reference
+    sources: the directory of one of the sources of a composed output, by its name there; may be repeated (a
+        recipe as the source names all)
+    lora: the adapter that was folded into the output: it is compared with what the source is with it
+    lora_scale: the factor that it was given
+    expert_b_order: the order that it was given
     prompts: texts for layers, greedy and draft, separated by blank lines, or JSON lines (.jsonl) (default:
         built in); - is stdin
     tokens: tokens that greedy generates per prompt
@@ -1050,6 +1056,10 @@ class CompareOptions(TypedDict, total=False):
     a_config: Path
     b_config: Path
     reference_config: Path
+    sources: Texts
+    lora: Path
+    lora_scale: float
+    expert_b_order: Literal["peft", "block"]
     prompts: Path
     tokens: int
     text: Path
