@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""compose.py INGOT SMALL: one checkpoint of several. Each recipe of docs/compose.md runs on a small model, and every value
-and stored byte of its output is that of the source which the recipe names, by decoders in NumPy; recipes that are no
-recipe are refused with file and line. Then resumed, in parts, in ranks, and verified."""
+"""compose.py INGOT SMALL: one checkpoint of several. Each recipe of docs/compose.md runs on a small model, and every
+value and stored byte of its output is that of the source which the recipe names, by decoders in NumPy; recipes that are
+no recipe are refused with file and line. Then resumed, in parts, in ranks, and verified."""
 import json
 import os
 import shutil
@@ -15,11 +15,13 @@ sys.dont_write_bytecode = True
 import numpy as np
 
 from container import read_checkpoint, read_config, write_file
-from grids import judge_codes, judge_scales
-from numbers_of_bits import round_bf16
+from grids import encoded, judge_codes, judge_scales
+from numbers_of_bits import E4M3, F32, e4m3_codes, round_bf16, round_e4m3
 from weights import logical_tensors
 
 ingot, small = map(os.path.abspath, sys.argv[1:3])
+families = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "families")
+SIDES = "--experts 4 --hidden 64 --moe-intermediate 32 --vocab 64 --heads 2".split()
 faults = []
 
 
@@ -28,12 +30,13 @@ def fail(text):
     print("FAIL:", text, file=sys.stderr)
 
 
-def run(code, *arguments, says=""):
+def run(code, *arguments, says="", cwd=None):
     """Runs ingot; the exit code, and words of the message, must be these. Returns both outputs together."""
-    done = subprocess.run([ingot, *map(str, arguments)], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    words = [ingot, *map(str, arguments)]
+    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=cwd)
     said = done.stdout + done.stderr
     if done.returncode != code or says not in said.replace("\n", " "):
-        fail(f"{' '.join(map(str, arguments))}: exit {done.returncode} (not {code}), or not '{says}' in:\n{said[:1500]}")
+        fail(f"{' '.join(words[1:])}: exit {done.returncode} (not {code}), or not '{says}' in:\n{said[:1500]}")
     return said
 
 
@@ -82,6 +85,29 @@ def compare(out, chosen, rounded=()):
             return fail(f"{out}: {name} has other codes than its source")
 
 
+def number(value, shape=(1,)):
+    """A stored tensor of one number."""
+    return ("F32", shape, np.float32(value).tobytes())
+
+
+def laid_over(name, base, tensors, words=""):
+    """The recipe of a base with these stored tensors laid over it, and its output; all else has the base's bytes."""
+    os.mkdir(f"{work}/{name}")
+    write_file(f"{work}/{name}/some.safetensors", tensors)
+    text, out = recipe(f"{name}.yaml", f"base: {base}\noverlays: {{{name}: {name}}}\n{words}"), f"{work}/over-{name}"
+    run(0, "compose", text, out, "--verify", "structure,weights", "--progress", "never")
+    before, after = read_checkpoint(base), read_checkpoint(out)
+    if after.keys() != before.keys() | tensors.keys():
+        fail(f"{name}: has {sorted(after.keys() ^ (before.keys() | tensors.keys()))[:4]}, or lacks them")
+    for stored, one in after.items():
+        old = before.get(stored)
+        if (one.dtype, one.shape, one.data) != tensors.get(stored, old and (old.dtype, old.shape, old.data)):
+            fail(f"{name}: {stored} is neither that of the overlay nor that of the base")
+    run(0, "verify", text, out, says="PASS")
+    run(0, "verify", base, out, "--sources", f"{name}={work}/{name}", says="PASS")
+    return text, out
+
+
 def manifest(folder):
     with open(os.path.join(folder, "ingot.json")) as file:
         return json.load(file)
@@ -100,6 +126,7 @@ def same_files(one, other):
 
 
 with tempfile.TemporaryDirectory() as work:
+    os.environ["HF_HUB_CACHE"] = f"{work}/hub"
     vendor = made("vendor", "--to", "nvfp4", "--dialect", "modelopt", "--activations", "weight-only")
     own = made("own", "--to", "fp8-channel")
     for folder, licence in [(vendor, "nvidia-open"), (own, "mit")]:
@@ -108,7 +135,8 @@ with tempfile.TemporaryDirectory() as work:
     of_vendor, of_own = weights(vendor), weights(own)
 
     # The vendor's NVFP4 experts, and attention of one's own in FP8: in the dialect that holds both.
-    both = recipe("both.yaml", "base: vendor\nsources: {own: own}\nrules:\n- {match: 'role:attention', from: own}\n")
+    both_text = "base: vendor\nsources: {own: own}\nrules:\n- {match: 'role:attention', from: own}\n"
+    both = recipe("both.yaml", both_text)
     out = os.path.join(work, "both")
     said = run(0, "compose", both, out, "--verify", "structure,weights", "--progress", "never")
     chosen = {name: (of_own if is_attention(name) else of_vendor)[name] for name in of_vendor}
@@ -122,7 +150,8 @@ with tempfile.TemporaryDirectory() as work:
         fail(f"the manifest does not list the sources with their licences: {sources}")
     for record in records(out):
         giver = "own" if is_attention(record["name"]) else "base"
-        if record["giver"] != giver or any(part["file"].startswith("own/") != (giver == "own") for part in record["source"]):
+        are_its = [part["file"].startswith("own/") == (giver == "own") for part in record["source"]]
+        if record["giver"] != giver or not all(are_its):
             fail(f"the record of {record['name']} names another giver than {giver}")
             break
     with open(os.path.join(out, "README.md")) as file:
@@ -146,21 +175,51 @@ with tempfile.TemporaryDirectory() as work:
                 file.write(bytes(byte ^ 0x08 for byte in stored.data[:4096]))
     run(1, "verify", both, spoilt, "--levels", "weights")
 
-    # In parts, resumed, and under another name for a directory: the same bytes.
+    # In parts, resumed, and under another name for a directory, from where that is: the same bytes.
     parts = os.path.join(work, "parts")
     moved = os.path.join(work, "moved")
     shutil.copytree(own, moved)
     for part in ["0/2", "1/2"]:
-        run(0, "compose", both, parts, "--part", part, "--source", f"own={moved}", "--verify", "structure,weights",
-            "--progress", "never")
+        run(0, "compose", both, parts, "--part", part, "--source", "own=moved", "--verify", "structure,weights",
+            "--progress", "never", cwd=work)
     run(0, "join", parts, "--progress", "never")
     if not same_files(out, parts):
         fail("parts do not join to the bytes of one run")
     run(0, "compose", both, out, "--resume", "--verify", "structure,weights", "--progress", "never", says="already")
 
+    # Models of the hub's cache, by their names.
+    for name, folder in [("vendor", vendor), ("own", own)]:
+        cached = f"{work}/hub/models--acme--{name}"
+        os.makedirs(f"{cached}/refs")
+        with open(f"{cached}/refs/main", "w") as file:
+            file.write("c0ffee")
+        shutil.copytree(folder, f"{cached}/snapshots/c0ffee")
+    hub = recipe("hub.yaml", both_text.replace("vendor", "acme/vendor").replace("{own: own}", "{own: acme/own@c0ffee}"))
+    run(0, "compose", hub, f"{work}/of-hub", "--progress", "never")
+    run(0, "verify", hub, f"{work}/of-hub", "--levels", "weights", says="PASS")
+    run(0, "verify", "acme/vendor", f"{work}/of-hub", "--levels", "weights", "--sources", "own=acme/own", says="PASS")
+    compare(f"{work}/of-hub", chosen)
+    if [row.get("models") for row in manifest(f"{work}/of-hub")["sources"]] != [["acme/vendor"], ["acme/own"]]:
+        fail(f"the manifest does not name the models: {manifest(f'{work}/of-hub')['sources']}")
+    run(2, "compose", recipe("hub.yaml", both_text.replace("vendor", "acme/none")), f"{work}/none", "--dry-run",
+        says="hub.yaml: line 1: 'base' is")
+    run(2, "compose", hub, f"{work}/none", "--dry-run", "--source", "own=acme/none", says="hf download acme/none")
+
+    # Two outputs side by side, against what both were made of, and against each other.
+    wide = recipe("wide.yaml", both_text.replace("from: own", "from: own, scheme: bf16"))
+    run(0, "compose", wide, f"{work}/wide", "--progress", "never")
+    for reference in ([both], [vendor, "--sources", f"own={own}"]):
+        said = run(0, "compare", out, f"{work}/wide", "--reference", *reference, "--json", "--progress", "never")
+        figures = {row["metric"]: row for row in json.loads(said[said.index("{"):said.rindex("}") + 1])["figures"]}
+        if figures["weights.relative_error"]["a"] != 0:
+            fail(f"compare sees no composed source: {figures['weights.relative_error']}")
+    run(2, "compare", out, f"{work}/wide", "--reference", vendor, says="--sources own=DIR")
+    run(0, "compare", f"{work}/wide", out, "--progress", "never")
+    run(2, "compare", f"{work}/wide", out, "--sources", f"own={own}", says="--reference")
+
     # Ranks: their slices merge to the same model.
-    run(0, "compose", both, f"{work}/ranks", "--tp", "2", "--ep", "2", "--tp-fit", "retile", "--verify", "structure,weights",
-        "--progress", "never")
+    run(0, "compose", both, f"{work}/ranks", "--tp", "2", "--ep", "2", "--tp-fit", "retile", "--verify",
+        "structure,weights", "--progress", "never")
     run(0, "merge", f"{work}/ranks", f"{work}/merged", "--progress", "never")
     compare(f"{work}/merged", chosen)
 
@@ -177,27 +236,15 @@ with tempfile.TemporaryDirectory() as work:
         fail("config.json does not promise the MTP layer")
     run(0, "check", graft)
 
-    # An overlay: 6 scales of a cache and a corrected head over the base, the rest byte for byte.
-    os.mkdir(f"{work}/scales")
-    numbers = {f"model.layers.{layer}.self_attn.{side}_proj.{side}_scale": ("F32", (1,), np.float32(0.25 + layer).tobytes())
+    # An overlay: scales of a cache and a corrected head over the base, the rest byte for byte.
+    numbers = {f"model.layers.{layer}.self_attn.{side}_proj.{side}_scale": number(0.25 + layer)
                for layer in range(3) for side in "kv"}
     stored = read_checkpoint(vendor)
     head = stored["lm_head.weight"]
     new_head = head.data[2:] + head.data[:2]
-    write_file(f"{work}/scales/some.safetensors", {**numbers, "lm_head.weight": (head.dtype, head.shape, new_head)})
-    laid = recipe("laid.yaml", "base: vendor\noverlays: {scales: scales}\n")
-    over = os.path.join(work, "over")
-    run(0, "compose", laid, over, "--verify", "structure,weights", "--progress", "never")
-    found = read_checkpoint(over)
-    if found.keys() != stored.keys() | numbers.keys():
-        fail(f"an overlay changes the tensors: {sorted(found.keys() ^ (stored.keys() | numbers.keys()))[:4]}")
-    for name, one in found.items():
-        if one.data != (numbers[name][2] if name in numbers else new_head if name == head.name else stored[name].data):
-            fail(f"{name}: other bytes than those of the overlay or the base")
+    laid, over = laid_over("scales", vendor, {**numbers, "lm_head.weight": (head.dtype, head.shape, new_head)})
     if "kv_cache" not in json.dumps(read_config(over)) + open(f"{over}/hf_quant_config.json").read():
         fail("the config does not declare the cache whose scales were laid over the base")
-    run(0, "verify", laid, over, says="PASS")
-    run(0, "verify", vendor, over, "--sources", f"scales={work}/scales", says="PASS")
     write_file(f"{work}/scales/some.safetensors", {"lm_hed.weight": (head.dtype, head.shape, new_head)})
     run(2, "compose", laid, f"{work}/none", "--dry-run", says="'scales'")
     write_file(f"{work}/scales/some.safetensors", {"lm_head.weight": (head.dtype, head.shape[::-1], new_head)})
@@ -205,6 +252,107 @@ with tempfile.TemporaryDirectory() as work:
     with open(f"{work}/scales/some.safetensors", "wb") as file:
         file.write(b"\xff" * 40)
     run(2, "compose", laid, f"{work}/none", "--dry-run", says="some.safetensors")
+
+    # An overlay of 24 scalars: the scales of keys and values of 12 layers.
+    deep = os.path.join(work, "deep")
+    run(0, "synth", deep, "--family", "qwen3_moe", "--like", "tiny", "--layers", "12", *SIDES)
+    laid_over("caches", deep, {
+        f"model.layers.{layer}.self_attn.{side}_proj.{side}_scale": number(2.0**-9 + layer / 8 + (side == "v") / 16)
+        for layer in range(12) for side in "kv"})
+
+    # Scales of activations: of weights whose config says that these are not quantized, only where the recipe says that
+    # they are now; of weights that have such, in their place.
+    inputs = {f"{name.removesuffix('.weight')}.input_scale": number(2.0**-6 * (1 + at / 32), ())
+              for at, (name, weight) in enumerate(of_vendor.items()) if weight.scheme == "nvfp4"}
+    _, static = laid_over("inputs", vendor, inputs, "activations: static\n")
+    with open(f"{static}/hf_quant_config.json") as file:
+        algorithm = json.load(file)["quantization"]["quant_algo"]
+    if algorithm != "NVFP4":
+        fail(f"the config says {algorithm} of weights that have scales of activations")
+    some = dict(list(inputs.items())[:5])
+    for tensors, words, says in [
+        (inputs, "", "activations: static"),
+        (some, "activations: static\n", "needs --activation-scales"),
+        (dict.fromkeys(some, number(np.nan, ())), "activations: static\n", "is nan; it must be finite"),
+    ]:
+        write_file(f"{work}/inputs/some.safetensors", tensors)
+        run(2, "compose", recipe("inputs.yaml", f"base: vendor\noverlays: {{inputs: inputs}}\n{words}"), f"{work}/none",
+            "--dry-run", says=says)
+    llama = os.path.join(families, "llama_fp8_static")
+    laid_over("ranges", llama, {name: number(0.375, one.shape) for name, one in read_checkpoint(llama).items()
+                                if name.endswith("input_scale")})
+
+    # Over weights of AWQ and GPTQ, which are written as compressed-tensors: the same codes, and the overlay's bytes.
+    for name in ["qwen3_moe_awq", "qwen3_moe_gptq_actorder"]:
+        base, norm = os.path.join(families, name), "model.layers.0.input_layernorm.weight"
+        old = read_checkpoint(base)[norm]
+        given = {norm: (old.dtype, old.shape, old.data[2:] + old.data[:2]),
+                 "model.layers.0.self_attn.k_proj.k_scale": number(0.5),
+                 "model.layers.0.self_attn.v_proj.v_scale": number(0.25)}
+        os.mkdir(f"{work}/{name}")
+        write_file(f"{work}/{name}/some.safetensors", given)
+        packed = recipe(f"{name}.yaml", f"base: {base}\noverlays: {{few: {name}}}\n")
+        run(0, "compose", packed, f"{work}/over-{name}", "--verify", "structure,weights", "--progress", "never")
+        run(0, "verify", packed, f"{work}/over-{name}", says="PASS")
+        after, before = weights(f"{work}/over-{name}"), weights(base)
+        for stored, one in after.items():
+            if stored in given and one.parts["weight"].data != given[stored][2]:
+                fail(f"{name}: {stored} has other bytes than the overlay")
+            if stored not in given and not np.array_equal(one.values, before[stored].values):
+                fail(f"{name}: {stored} has other values than the base")
+        if after.keys() != before.keys() | given.keys():
+            fail(f"{name}: an overlay changes the tensors")
+
+    # An adapter of experts in INT4, as those of Kimi K2: codes and scales are those of the sum, by NumPy.
+    kimi = os.path.join(families, "kimi_k2_thinking")
+    before, pairs, sums = weights(kimi), {}, {}
+    draw = np.random.default_rng(65)
+    for expert in (0, 3):
+        for side in ("gate", "up", "down"):
+            name = f"model.layers.1.mlp.experts.{expert}.{side}_proj"
+            values = before[name + ".weight"].values.astype(np.float64)
+            a, b = (draw.normal(0, 0.1, size).astype("<f4") for size in ((4, values.shape[1]), (values.shape[0], 4)))
+            for half, matrix in (("A", a), ("B", b)):
+                pairs[f"base_model.model.{name}.lora_{half}.weight"] = ("F32", matrix.shape, matrix.tobytes())
+            product = np.zeros_like(values)
+            for rank in range(4):
+                product += b[:, rank : rank + 1].astype(np.float64) * a[rank].astype(np.float64)
+            sums[name + ".weight"] = (values + 1.5 * product).astype(F32)
+    os.mkdir(f"{work}/adapter")
+    write_file(f"{work}/adapter/adapter_model.safetensors", pairs)
+    with open(f"{work}/adapter/adapter_config.json", "w") as file:
+        json.dump({"peft_type": "LORA", "r": 4, "lora_alpha": 6}, file)
+    tuned = recipe("tuned.yaml", f"base: {kimi}\nlora: adapter\nsearch: amax\n")
+    run(0, "compose", tuned, f"{work}/tuned", "--verify", "structure,weights", "--progress", "never",
+        says="change left")
+    run(0, "verify", tuned, f"{work}/tuned", says="PASS")
+    for name, weight in weights(f"{work}/tuned").items():
+        if name not in sums:
+            if any(part.data != before[name].parts[key].data for key, part in weight.parts.items()):
+                fail(f"{name} has no pair, and has other bytes than the base")
+            continue
+        wrong, _ = judge_scales(weight, sums[name], {"search": "amax"}, [], "int4-group")
+        if wrong.any() or not np.array_equal(weight.values, encoded("int4", sums[name], weight.spread)):
+            fail(f"{name}: {wrong.sum()} scales, or codes, are not those of the sum")
+
+    # Experts stacked in one source and one by one in the other: they get the form of the base.
+    run(0, "synth", f"{work}/newer", "--family", "qwen3_moe", "--like", "tiny", "--layers", "2", "--seed", "1", *SIDES)
+    run(0, "synth", f"{work}/older", "--family", "qwen3_moe", "--like", "tiny", "--layers", "2", *SIDES)
+    for build in ("newer", "older"):
+        for form in ("stacked", "separate"):
+            run(0, "convert", f"{work}/{build}", f"{work}/{build}-{form}", "--to", "bf16", "--progress", "never",
+                *(["--experts", form] if form == "stacked" else []))
+    for form, other in (("stacked", "separate"), ("separate", "stacked")):
+        forms = recipe(f"{form}.yaml", f"base: older-{form}\nsources: {{newer: newer-{other}}}\nrules:\n"
+                       "- {match: 'role:experts', from: newer}\n")
+        run(0, "compose", forms, f"{work}/of-{form}", "--verify", "structure,weights", "--progress", "never")
+        base, newer = read_checkpoint(f"{work}/older-{form}"), read_checkpoint(f"{work}/newer-{form}")
+        found = read_checkpoint(f"{work}/of-{form}")
+        if found.keys() != base.keys():
+            fail(f"experts that are {form} in the base have another form")
+        for name, one in found.items():
+            if one.data != (newer if ".experts." in name else base)[name].data:
+                fail(f"{name}: of a base with experts {form}, has other bytes than its source")
 
     # A rank-one edit of an NVFP4 expert, which fits under the global scale that it shares: only its own codes and block
     # scales are others, those of the scheme for the new values. Values that do not fit: the whole set is encoded again.
@@ -226,7 +374,9 @@ with tempfile.TemporaryDirectory() as work:
         if kept and weight.scale_of_all != before[name].scale_of_all:
             fail(f"{name}: another global scale, though the values fit under the one that it shares")
         wrong, _ = judge_scales(weight, values, {}, [], "bf16")
-        for complaint in judge_codes(weight, values) + [f"{wrong.sum()} scales are not those of a search"] * bool(wrong.any()):
+        if wrong.any():
+            fail(f"{name}: {wrong.sum()} scales are not those of a search")
+        for complaint in judge_codes(weight, values):
             fail(f"{name}: {complaint}")
 
     def unchanged(touched):
@@ -280,14 +430,22 @@ with tempfile.TemporaryDirectory() as work:
     rescaled = os.path.join(work, "rescaled")
     run(0, "compose", recipe("rescale.yaml", fuse + "fused: rescale\n"), rescaled, "--progress", "never")
     written, of_fine, of_coarse = weights(rescaled), weights(fine), weights(coarse)
+    n_rescaled = 0
     for name, weight in written.items():
-        source = of_coarse if name.endswith(".experts.0.up_proj.weight") else of_fine
-        if weight.scheme != "raw" and weight.parts["weight"].data != source[name].parts["weight"].data:
+        source = (of_coarse if name.endswith(".experts.0.up_proj.weight") else of_fine)[name]
+        if weight.parts["weight"].data != source.parts["weight"].data:
             fail(f"{name}: its codes have changed with the global scale")
-    for layer in [1]:
-        gate, up = (written[f"model.layers.{layer}.mlp.experts.0.{side}_proj.weight"] for side in ("gate", "up"))
-        if gate.scale_of_all != up.scale_of_all:
-            fail("fused weights still have two global scales")
+        if weight.scheme != "nvfp4":
+            continue
+        # The nearest E4M3 to the old block scale times the ratio of the globals, which divide; none vanishes.
+        ratio = F32(weight.scale_of_all / source.scale_of_all)
+        nearest = np.maximum(e4m3_codes(round_e4m3(source.scales * ratio)), 1)
+        if not np.array_equal(weight.scales, source.scales if ratio == 1 else E4M3[nearest]):
+            fail(f"{name}: its block scales are not those of the joint global scale")
+        n_rescaled += ratio != 1
+    gate, up = (written[f"model.layers.1.mlp.experts.0.{side}_proj.weight"] for side in ("gate", "up"))
+    if gate.scale_of_all != up.scale_of_all or n_rescaled == 0:
+        fail("fused weights still have two global scales")
 
     # Hostile and mistaken recipes: one sentence with the file, and with the line.
     def refused(text, says, *options, names_file=True):
@@ -306,7 +464,15 @@ with tempfile.TemporaryDirectory() as work:
     refused("base: vendor\nsources: {again: vendor/../vendor}\n", "are one directory")
     refused("base: vendor\nsources: {base: own}\n", "names two directories")
     refused("base: vendor\nsources: {'a/b': own}\n", "letters, digits")
+    refused("base: vendor\nsources: {edits: own}\n", "line 2: 'edits' is the name of")
+    refused("base: vendor\nsources: {own: own, own: vendor}\n", "line 2")
+    refused("base: vendor\nsources: {'..': own}\n", "letters, digits")
     refused("base: vendor\nsources: own\n", "line 2: sources is not a map")
+    refused("base: vendor\nsources: {x: hub}\n", "line 2: 'x': ")  # a folder, and no checkpoint
+    refused("base: vendor\nedits: hub\n", "line 2: 'edits': ")
+    os.symlink("round", f"{work}/round")
+    refused("base: round\n", "line 1: 'base' is")
+    os.mkdir(f"{work}/heads")
     refused(head + "rules:\n- {match: 'role:attention', from: owm}\n", "line 4: no source 'owm'")
     refused(head + "rules:\n- {match: 'role:attention', form: own}\n", "line 4")
     refused(head + "rules:\n- {match: 'role:attention'}\n", "line 4: a rule needs match and from or scheme")
@@ -322,25 +488,34 @@ with tempfile.TemporaryDirectory() as work:
     refused(head, "is not NAME=DIR", "--source", "own", names_file=False)
     refused(head + "dialect: deepseek\nrules:\n- {match: 'role:attention', from: own}\n",
             "dialect deepseek holds one quantized scheme", names_file=False)
-    refused("base: own\nsources: {x: vendor}\nrules:\n- {match: '*', from: x}\n- {match: '*', scheme: nvfp5}\n", "line 5")
+    refused("base: own\nsources: {x: vendor}\nrules:\n- {match: '*', from: x}\n- {match: '*', scheme: nvfp5}\n",
+            "line 5")
     run(2, "convert", small, f"{work}/none", "--recipe", both, "--dry-run", says="ingot compose")
     run(2, "compose", both, own, says="own")
 
-    # A rule that never wins, and a source that gives nothing, are told.
+    # A rule that never wins, a source that gives nothing, and an overlay over what is taken from elsewhere, are told.
     late = head + "rules:\n- {match: 'role:attention', scheme: keep}\n- {match: 'role:attention', from: own}\n"
     run(0, "compose", recipe("late.yaml", late), f"{work}/none", "--dry-run", says="selects nothing new")
     run(0, "compose", recipe("late.yaml", late), f"{work}/none", "--dry-run", says="source 'own' gives no tensor")
 
+    name = "model.layers.0.self_attn.q_b_proj.weight"
+    one = read_checkpoint(vendor)[name]
+    write_file(f"{work}/heads/some.safetensors", {name: (one.dtype, one.shape, one.data)})
+    run(0, "compose", recipe("idle.yaml", both_text + "overlays: {heads: heads}\n"), f"{work}/none", "--dry-run",
+        says="1 stored tensor(s) of overlays have no effect")
+    shutil.copytree(f"{work}/heads", f"{work}/again")
+    refused(both_text + "overlays: {heads: heads, again: again}\n", "is in an overlay before this one too")
+
     # Another model, and another tokenizer.
     other = os.path.join(work, "other")
     run(0, "synth", other, "--family", "deepseek_v32", "--like", "tiny", "--vocab", "640")
-    refused(f"base: vendor\nsources: {{x: {other}}}\nrules:\n- {{match: 'role:attention', from: x}}\n", "is no build of",
-            names_file=False)
+    refused(f"base: vendor\nsources: {{x: {other}}}\nrules:\n- {{match: 'role:attention', from: x}}\n",
+            "line 2: 'x': ")
     shutil.copytree(own, f"{work}/words")
     with open(f"{work}/words/tokenizer_config.json", "w") as file:
         json.dump({"chat_template": "{{ messages }}"}, file)
     words = "base: vendor\nsources: {own: words}\nrules:\n- {match: 'role:attention', from: own}\n"
-    refused(words, "which one is meant?")
+    refused(words, "line 2: source 'own' has another tokenizer_config.json than the base: which one is meant?")
     run(0, "compose", recipe("words.yaml", words + "side-files: base\n"), f"{work}/none", "--dry-run",
         says="the base's is written")
     trained = os.path.join(work, "trained")
