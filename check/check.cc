@@ -124,12 +124,13 @@ bool append_pieces(const formats::StoredTensor& stored,
 
 // Stored tensors as the records know them: each piece as one of its own. One that its pieces do
 // not fill stays, and is none of the manifest's.
-class StoredPieces final : public formats::StoredBytes {
+class StoredPieces final : public formats::ForwardedBytes {
  public:
-  StoredPieces(const StoredWeights& weights, const Pieces& pieces) : bytes_(weights.bytes) {
+  StoredPieces(const StoredWeights& weights, const Pieces& pieces)
+      : ForwardedBytes(weights.bytes) {
     for (const formats::StoredTensor& stored : weights.stored) {
       const std::size_t first = stored_.size();
-      const auto found = pieces.find({bytes_.files()[stored.file].name, stored.name});
+      const auto found = pieces.find({files()[stored.file].name, stored.name});
       if (found == pieces.end() || !append_pieces(stored, found->second, stored_)) {
         stored_.push_back(stored);
       } else if (found->second.begin()->second->piece->is_turned) {
@@ -144,7 +145,7 @@ class StoredPieces final : public formats::StoredBytes {
   void read(std::uint32_t index, const formats::StoredTensor& tensor, std::uint64_t offset,
             std::span<std::byte> out) const override {
     const auto stride = strides_.find(index);
-    if (stride == strides_.end()) return bytes_.read(index, tensor, offset, out);
+    if (stride == strides_.end()) return bytes_->read(index, tensor, offset, out);
     const formats::TurnedRows turned{
         .rows = tensor.shape.at(0), .cols = tensor.shape.at(1), .stride = stride->second};
     turned.nest().gather(offset, out,
@@ -152,19 +153,8 @@ class StoredPieces final : public formats::StoredBytes {
                            read_file(tensor.file, tensor.offset + at, run);
                          });
   }
-  [[nodiscard]] std::span<const SourceFile> files() const override { return bytes_.files(); }
-  [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const override {
-    return bytes_.header_bytes(file);
-  }
-  [[nodiscard]] bool has_data(std::uint32_t file) const override { return bytes_.has_data(file); }
-  void read_file(std::uint32_t file, std::uint64_t offset,
-                 std::span<std::byte> out) const override {
-    bytes_.read_file(file, offset, out);
-  }
-  void close_file(std::uint32_t file) const override { bytes_.close_file(file); }
 
  private:
-  const formats::StoredBytes& bytes_;
   std::vector<formats::StoredTensor> stored_;
   std::unordered_map<std::size_t, std::uint64_t> strides_;  // of turned pieces, by index
 };

@@ -34,12 +34,6 @@ class JoinedReader::Sink final : public ByteSink {
     next += lease.bytes.size();
     receive_({.file = file, .joined = at->second, .bytes = lease.bytes});
   }
-  void finish_item(std::uint32_t /*item*/) override {}
-  [[nodiscard]] std::size_t window_bytes() const override { return kBandBytes; }
-  [[nodiscard]] bool is_in_one_window(std::uint64_t /*offset*/,
-                                      std::uint64_t /*n_bytes*/) const override {
-    return true;
-  }
 
  private:
   const JoinedReader& reader_;

@@ -12,6 +12,7 @@
 #include "formats/base/stop_scope.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/config/config_meaning.h"
+#include "formats/config/side_files.h"
 #include "formats/family/roles.h"
 #include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
@@ -59,23 +60,6 @@ constexpr formats::RoleSet kCompared = {
     Role::kEmbedding,         Role::kHead,         Role::kFinalNorm, Role::kInputNorm,
     Role::kPostAttentionNorm, Role::kQNorm,        Role::kKNorm,     Role::kQaNorm,
     Role::kKvaNorm,           Role::kIndexerKNorm, Role::kRouter,    Role::kRouterBias};
-
-/// Files that say how text becomes tokens, and chats text.
-constexpr std::array<std::string_view, 15> kTextFiles = {"added_tokens.json",
-                                                         "chat_template.jinja",
-                                                         "chat_template.json",
-                                                         "merges.txt",
-                                                         "sentencepiece.bpe.model",
-                                                         "special_tokens_map.json",
-                                                         "spiece.model",
-                                                         "tekken.json",
-                                                         "tiktoken.model",
-                                                         "tokenizer.json",
-                                                         "tokenizer.model",
-                                                         "tokenizer_config.json",
-                                                         "vocab.json",
-                                                         "vocab.txt",
-                                                         "chat_template.jinja2"};
 
 std::map<std::string_view, const LogicalTensor*> by_name(const Checkpoint& model) {
   std::map<std::string_view, const LogicalTensor*> tensors;
@@ -235,9 +219,10 @@ std::vector<std::string> differing_side_files(const Checkpoint& base, const Chec
            model.side_files().end();
   };
   std::vector<std::string> names;
-  for (const std::string_view name : kTextFiles) {
-    if (has(base, name) && has(other, name) && !is_same_file(base, other, std::string(name)))
-      names.emplace_back(name);
+  for (const formats::ReadFile& file : formats::kReadFiles) {
+    if (file.is_of_text && has(base, file.name) && has(other, file.name) &&
+        !is_same_file(base, other, std::string(file.name)))
+      names.emplace_back(file.name);
   }
   return names;
 }

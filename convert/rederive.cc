@@ -133,12 +133,6 @@ class ComparingSink final : public ByteSink {
     auto buffer = lent_.extract({lease.file, lease.offset});
     spare_.push_back(std::move(buffer.mapped()));
   }
-  void finish_item(std::uint32_t /*item*/) override {}
-  [[nodiscard]] std::size_t window_bytes() const override { return kBandBytes; }
-  [[nodiscard]] bool is_in_one_window(std::uint64_t /*offset*/,
-                                      std::uint64_t /*n_bytes*/) const override {
-    return true;
-  }
 
  private:
   std::vector<OutputFile> files_;

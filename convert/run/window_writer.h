@@ -9,6 +9,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <list>
 #include <map>
 #include <memory>
@@ -43,11 +44,16 @@ class ByteSink {
   /// The lease's bytes are in place; they belong to `item`.
   virtual void commit(const Lease& lease, std::uint32_t item) = 0;
   /// All ranges of `item` have been committed.
-  virtual void finish_item(std::uint32_t item) = 0;
-  /// The most bytes of a lease, and whether one lease can have so many bytes there.
-  [[nodiscard]] virtual std::size_t window_bytes() const = 0;
-  [[nodiscard]] virtual bool is_in_one_window(std::uint64_t offset,
-                                              std::uint64_t n_bytes) const = 0;
+  virtual void finish_item(std::uint32_t /*item*/) {}
+  /// The most bytes of a lease, and whether one lease can have so many bytes there: no limit,
+  /// where the bytes go to no file.
+  [[nodiscard]] virtual std::size_t window_bytes() const {
+    return std::numeric_limits<std::size_t>::max();
+  }
+  [[nodiscard]] virtual bool is_in_one_window(std::uint64_t /*offset*/,
+                                              std::uint64_t /*n_bytes*/) const {
+    return true;
+  }
 
   /// Fills a range of any length: calls fill(piece) for its consecutive pieces.
   template <typename Fill>

@@ -43,10 +43,13 @@ class StoredBytes {
   [[nodiscard]] virtual const CheckpointFiles* on_disk() const { return nullptr; }
 };
 
-/// Bytes of other files, some of whose tensors are seen in another form: all but read() is theirs.
+/// Bytes of another source, some of whose tensors are seen in another form: all but read() is its.
 class ForwardedBytes : public StoredBytes {
  public:
-  explicit ForwardedBytes(std::unique_ptr<StoredBytes> bytes) : bytes_(std::move(bytes)) {}
+  explicit ForwardedBytes(std::unique_ptr<StoredBytes> bytes)
+      : owned_(std::move(bytes)), bytes_(owned_.get()) {}
+  /// Refers to bytes that outlive this.
+  explicit ForwardedBytes(const StoredBytes& bytes) : bytes_(&bytes) {}
 
   [[nodiscard]] std::span<const SourceFile> files() const override { return bytes_->files(); }
   [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const override {
@@ -58,10 +61,17 @@ class ForwardedBytes : public StoredBytes {
     bytes_->read_file(file, offset, out);
   }
   void close_file(std::uint32_t file) const override { bytes_->close_file(file); }
+  [[nodiscard]] bool is_whole() const override { return bytes_->is_whole(); }
+  [[nodiscard]] std::string home_file(std::uint32_t index) const override {
+    return bytes_->home_file(index);
+  }
   [[nodiscard]] const CheckpointFiles* on_disk() const override { return bytes_->on_disk(); }
 
+ private:
+  const std::unique_ptr<StoredBytes> owned_;  // null where the bytes are another's
+
  protected:
-  const std::unique_ptr<StoredBytes> bytes_;
+  const StoredBytes* const bytes_;
 };
 
 }  // namespace ingot::formats

@@ -21,6 +21,7 @@
 #include "formats/checkpoint/stored_facts.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/native_config.h"
+#include "formats/config/side_files.h"
 #include "formats/dialect/dialect_words.h"
 #include "formats/family/families.h"
 #include "formats/json/json.h"
@@ -42,27 +43,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kSideFileRule = "structure.side-file";
-// Files that engines, tokenizers and transformers look for by name, and obey.
-constexpr std::array<std::string_view, 20> kReadNames = {"adapter_config.json",
-                                                         "added_tokens.json",
-                                                         "chat_template.jinja",
-                                                         "chat_template.json",
-                                                         "generation_config.json",
-                                                         "merges.txt",
-                                                         "modules.json",
-                                                         "params.json",
-                                                         "preprocessor_config.json",
-                                                         "processor_config.json",
-                                                         "sentencepiece.bpe.model",
-                                                         "special_tokens_map.json",
-                                                         "spiece.model",
-                                                         "tekken.json",
-                                                         "tiktoken.model",
-                                                         "tokenizer.json",
-                                                         "tokenizer.model",
-                                                         "tokenizer_config.json",
-                                                         "vocab.json",
-                                                         "vocab.txt"};
 constexpr std::string_view kTemplate = "chat_template.jinja";
 constexpr std::string_view kGeneration = "generation_config.json";
 constexpr std::array<std::string_view, 2> kPaperNames = {"README", ".git"};
@@ -78,10 +58,6 @@ bool is_paper(const std::string& path) {
                      [&](std::string_view start) { return name.starts_with(start); }) ||
          std::any_of(kPaperSuffixes.begin(), kPaperSuffixes.end(),
                      [&](std::string_view end) { return name.ends_with(end); });
-}
-
-bool is_read(const std::string& path) {
-  return std::find(kReadNames.begin(), kReadNames.end(), path) != kReadNames.end();
 }
 
 // True for errors and findings that are no fault of the output: it could not be read.
@@ -155,7 +131,7 @@ class SourceSideFiles {
     for (const auto& [path, n_bytes] : here) {
       // A card that the source lacks is no surprise: many tools write one.
       if (sizes_.contains(path) || path == kCard) continue;
-      const bool counts = is_read(path) && !repeats_source(directory_, directory, path);
+      const bool counts = formats::is_read_by_name(path) && !repeats_source(directory_, directory, path);
       found.tell(counts ? check::Severity::kError : check::Severity::kWarning, kSideFileRule,
                  Error(ErrorCode::kMismatch, "is next to the weights, but not in the source{}",
                        counts ? ": loaders read it (remove it)" : "")

@@ -74,7 +74,7 @@ struct HeldChange {
 };
 
 /// Bytes of a source of which some tensors change.
-class ChangedBytes final : public formats::StoredBytes {
+class ChangedBytes final : public formats::ForwardedBytes {
  public:
   struct Changed {
     std::uint32_t tensor;  // of the source
@@ -83,15 +83,14 @@ class ChangedBytes final : public formats::StoredBytes {
   };
 
   ChangedBytes(Checkpoint source, std::unordered_map<std::uint32_t, Changed> changed)
-      : source_(std::move(source)), changed_(std::move(changed)) {}
+      : ForwardedBytes(source.bytes()),  // on the heap: they outlive the move
+        source_(std::move(source)),
+        changed_(std::move(changed)) {}
 
-  [[nodiscard]] std::span<const formats::SourceFile> files() const override {
-    return source_.files();
-  }
   void read(std::uint32_t index, const formats::StoredTensor& tensor, std::uint64_t offset,
             std::span<std::byte> out) const override {
     const auto found = changed_.find(index);
-    if (found == changed_.end()) return source_.read(index, offset, out);
+    if (found == changed_.end()) return bytes_->read(index, tensor, offset, out);
     if (out.empty()) return;
     const Changed& changed = found->second;
     const Rows rows(source_, source_.tensors()[changed.tensor], changed.dtype);
@@ -109,23 +108,6 @@ class ChangedBytes final : public formats::StoredBytes {
       std::memcpy(out.data(), bytes.data() + begin, n);
       out = out.subspan(n);
     }
-  }
-  [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const override {
-    return source_.header_bytes(file);
-  }
-  [[nodiscard]] bool has_data(std::uint32_t file) const override { return source_.has_data(file); }
-  void read_file(std::uint32_t file, std::uint64_t offset,
-                 std::span<std::byte> out) const override {
-    source_.read_file(file, offset, out);
-  }
-  void close_file(std::uint32_t file) const override { source_.close_file(file); }
-  [[nodiscard]] bool is_whole() const override { return source_.is_whole(); }
-  [[nodiscard]] std::string home_file(std::uint32_t index) const override {
-    return source_.home_file(index);
-  }
-
-  [[nodiscard]] const formats::CheckpointFiles* on_disk() const override {
-    return source_.bytes().on_disk();
   }
 
  private:

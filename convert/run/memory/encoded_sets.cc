@@ -35,12 +35,6 @@ class MemorySink final : public ByteSink {
         .bytes = std::span(part->second).subspan(begin, n_bytes), .file = file, .offset = offset};
   }
   void commit(const Lease& /*lease*/, std::uint32_t /*item*/) override {}
-  void finish_item(std::uint32_t /*item*/) override {}
-  [[nodiscard]] std::size_t window_bytes() const override { return kBandBytes; }
-  [[nodiscard]] bool is_in_one_window(std::uint64_t /*offset*/,
-                                      std::uint64_t /*n_bytes*/) const override {
-    return true;
-  }
 
  private:
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::vector<std::byte>> parts_;

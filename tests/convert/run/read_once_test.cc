@@ -16,29 +16,17 @@ using ingot::testing::TempDir;
 using Counts = std::map<std::string, std::uint64_t>;
 
 /// The bytes of another checkpoint, which are counted by stored tensor.
-class CountedBytes final : public formats::StoredBytes {
+class CountedBytes final : public formats::ForwardedBytes {
  public:
-  CountedBytes(const Checkpoint& source, Counts& counts) : source_(source), counts_(counts) {}
-  [[nodiscard]] std::span<const formats::SourceFile> files() const override {
-    return source_.files();
-  }
+  CountedBytes(const Checkpoint& source, Counts& counts)
+      : ForwardedBytes(source.bytes()), counts_(counts) {}
   void read(std::uint32_t index, const formats::StoredTensor& tensor, std::uint64_t offset,
             std::span<std::byte> out) const override {
     counts_[tensor.name] += out.size();
-    source_.read(index, offset, out);
+    bytes_->read(index, tensor, offset, out);
   }
-  [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const override {
-    return source_.header_bytes(file);
-  }
-  [[nodiscard]] bool has_data(std::uint32_t file) const override { return source_.has_data(file); }
-  void read_file(std::uint32_t file, std::uint64_t offset,
-                 std::span<std::byte> out) const override {
-    source_.read_file(file, offset, out);
-  }
-  void close_file(std::uint32_t file) const override { source_.close_file(file); }
 
  private:
-  const Checkpoint& source_;
   Counts& counts_;
 };
 
