@@ -26,7 +26,7 @@ for first, *others in json.loads((stats / "calibration.json").read_text())["shar
 
 
 def trace(error, name):
-    return float(np.einsum("ni,ij,nj->", error, moments[name], error))
+    return float(((error @ moments[name]) * error).sum())
 
 
 ratios = {}
