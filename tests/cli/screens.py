@@ -64,7 +64,7 @@ def words_of(text):
     return {word for word in words if len(word) > 8 and "..." not in word and not re.search(r"\d[.,]?\d", word)}
 
 
-def check(*arguments, widths=(60, 80, 120), page=""):
+def check(*arguments, widths=(60, 80), page=""):
     plain = subprocess.run([ingot, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     known = words_of(plain.stdout + plain.stderr)
     for columns in widths:
