@@ -294,6 +294,12 @@ constexpr std::array kScopes = {
              [](const Weight& w, const Dialect&) {
                return formats::kSharedExpertRoles.has(role_of(w.rule));
              }},
+    ScopeRow{kDenseLayers, "dense-layers", "MLPs of layers without experts",
+             [](const Weight& w, const Dialect&) {
+               const Role role = role_of(w.rule);
+               return role == Role::kDenseGate || role == Role::kDenseUp ||
+                      role == Role::kDenseDown;
+             }},
     ScopeRow{kFusedOtherwise, "fused-otherwise",
              "shared experts that are not stored as routed ones are",
              [](const Weight& w, const Dialect&) {

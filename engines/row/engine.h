@@ -34,6 +34,7 @@ enum class EngineScope : std::uint8_t {
   kPlainNames,         ///< weights whose scale is called weight_scale
   kPlainNameExperts,   ///< routed experts whose scale is called weight_scale
   kSharedExperts,      ///< shared experts
+  kDenseLayers,        ///< MLPs of layers without experts
   kFusedOtherwise,     ///< shared experts that are loaded as routed ones, and stored otherwise
   kFusedInDraft,       ///< shared experts of MTP layers, where the draft model does so
   kTurnedStacks,       ///< plain stacks of experts in another order than releases have them

@@ -332,6 +332,15 @@ constexpr std::array kLimits = {
                 .instead = "shared experts in the scheme of the routed ones",
                 .option = kUnfused,
                 .effect = kGarbageWithout},
+    // Read in models/qwen3_moe.py: Qwen3MoeDecoderLayer.stage_facts() and load_weights().
+    EngineLimit{.dialect = kAnyDialect,
+                .scheme = std::nullopt,
+                .scope = kDenseLayers,
+                .reason = "its class builds every layer with experts, whatever mlp_only_layers and "
+                          "decoder_sparse_step say, and drops the weights of the others",
+                .instead = "vLLM",
+                .family = "qwen3_moe",
+                .effect = kGarbage},
     // Read in models/qwen3_vl_moe.py:320 and models/mllama4.py:920.
     EngineLimit{kAnyDialect, std::nullopt, std::nullopt, kTurnedStacks, kOneOrder, kUsualOrder},
     // Read in deepseek_common/deepseek_weight_loader.py: do_load_weights, kimi_linear.py and
