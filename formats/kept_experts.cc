@@ -19,6 +19,7 @@
 #include "formats/experts/renumbered_names.h"
 #include "formats/experts/router_tables.h"
 #include "formats/family/family_check.h"
+#include "formats/family/width.h"
 #include "formats/json/json.h"
 #include "formats/json/json_form.h"
 #include "formats/records/manifest.h"
@@ -51,6 +52,22 @@ std::optional<std::uint32_t> layer_number(std::string_view text) {
   return number_from(text);
 }
 
+// The width of a family whose config may have a number of experts for each layer.
+constexpr std::string_view kExpertsByLayer = "experts_by_layer";
+
+// Programs that read numbers by layer.
+constexpr std::string_view kWhoReads =
+    "the code of Hunyuan's release reads them; vLLM, SGLang and the class of transformers 5 take "
+    "one number for all";
+
+// True if the config of a model can say another number of experts for each layer.
+bool can_count_by_layer(const Checkpoint& source) {
+  const Width* said =
+      source.family().widths == nullptr ? nullptr : source.family().widths->find(kExpertsByLayer);
+  return (said != nullptr && said->size(source.config()) != 0) ||
+         has_uneven_experts(source.config());
+}
+
 // Puts the number into every place of a config that says how many experts a layer has.
 void state_count(Json& keys, std::uint64_t before, std::uint64_t after) {
   for (auto& [key, value] : keys.items()) {
@@ -67,25 +84,56 @@ void state_count(Json& keys, std::uint64_t before, std::uint64_t after) {
   }
 }
 
-ModelConfig pruned_config(const Checkpoint& source, std::uint64_t n_kept, Json& document) {
+bool is_even(const KeptExperts& kept) {
+  return std::ranges::all_of(kept.layers, [&](const auto& layer) {
+    return layer.second.size() == kept.layers.begin()->second.size();
+  });
+}
+
+// Puts the number of each layer into the config's list.
+void state_counts(const Checkpoint& source, const KeptExperts& kept, Json& document) {
   const ModelConfig& whole = source.config();
+  Json& keys = text_section(whole, document);
+  Json& list = keys[spelling_in(text_keys(whole), kCount)];
+  if (!list.is_array()) {
+    list = Json::array();
+    for (std::uint32_t layer = 0; layer < whole.num_hidden_layers; ++layer)
+      list.push_back(experts_of(whole, layer));
+  }
+  for (const auto& [layer, experts] : kept.layers) {
+    if (layer < list.size()) list[layer] = experts.size();
+  }
+}
+
+// Makes the config that says these numbers of experts, in `document` too.
+ModelConfig pruned_config(const Checkpoint& source, const KeptExperts& kept, Json& document) {
+  const ModelConfig& whole = source.config();
+  const std::uint64_t n_kept = kept.layers.begin()->second.size();
   const auto read = [&] {
     ModelConfig config = config_of_view(source, document);
     // May be the number of those that are there.
     config.num_nextn_predict_layers = whole.num_nextn_predict_layers;
     return config;
   };
-  state_count(document, whole.n_routed_experts, n_kept);
+  const auto says = [&](const ModelConfig& config) {
+    return std::ranges::all_of(kept.layers, [&](const auto& layer) {
+      return experts_of(config, layer.first) == layer.second.size();
+    });
+  };
+  if (is_even(kept) && !has_uneven_experts(whole)) {
+    state_count(document, whole.n_routed_experts, n_kept);
+    if (const ModelConfig config = read(); says(config)) return config;
+    // The number that the class of the model has by itself.
+    text_section(whole, document)[spelling_in(text_keys(whole), kCount)] = n_kept;
+  } else {
+    state_counts(source, kept, document);
+  }
   ModelConfig config = read();
-  if (config.n_routed_experts == n_kept) return config;
-  // The number that the class of the model has by itself.
-  text_section(whole, document)[spelling_in(text_keys(whole), kCount)] = n_kept;
-  config = read();
-  if (config.n_routed_experts == n_kept) return config;
+  if (says(config)) return config;
   throw Error(ErrorCode::kUnsupported,
               "says the number of experts in a way that is not known here, so that it cannot be "
               "made {}",
-              n_kept)
+              is_even(kept) ? std::to_string(n_kept) : "that of each layer")
       .in_file(std::string(kConfigName));
 }
 
@@ -176,13 +224,18 @@ class Pruning {
   }
 
  private:
+  // The number of experts that the layer of a tensor has in the source.
+  [[nodiscard]] std::uint64_t n_before(const LogicalTensor& tensor) const {
+    return experts_of(known_.config(), tensor.layer);
+  }
+
   // The side that has an entry for each expert; nullopt for a tensor that has none.
   [[nodiscard]] std::optional<std::size_t> side_of_experts(const LogicalTensor& tensor) const {
     const TensorRule& rule = *tensor.rule;
-    const std::uint64_t n_left = kept_.n_experts - config_.n_routed_experts;
+    const std::uint64_t n_left = n_before(tensor) - experts_of(config_, tensor.layer);
     if (rule.any_shape) {
       const bool is_of_router = rule.role == Role::kRouter || rule.role == Role::kRouterBias;
-      return is_of_router && !tensor.shape.empty() && tensor.shape[0] == kept_.n_experts
+      return is_of_router && !tensor.shape.empty() && tensor.shape[0] == n_before(tensor)
                  ? std::optional<std::size_t>(0)
                  : std::nullopt;
     }
@@ -239,11 +292,11 @@ class Pruning {
   }
 
   // A stored tensor with only some entries of a side: those of the experts, and all behind them.
-  std::uint32_t cut(std::uint32_t index, std::size_t side,
+  std::uint32_t cut(std::uint32_t index, std::size_t side, std::uint64_t n_experts,
                     const std::vector<std::uint32_t>& experts) {
     const StoredTensor& stored = source_.stored()[index];
     std::vector<std::uint32_t> entries = experts;
-    for (std::uint64_t n = kept_.n_experts; n < stored.shape[side]; ++n)
+    for (std::uint64_t n = n_experts; n < stored.shape[side]; ++n)
       entries.push_back(static_cast<std::uint32_t>(n));
     Shape shape = stored.shape;
     shape[side] = entries.size();
@@ -267,20 +320,21 @@ class Pruning {
     if (!is_stack(tensor) && is_coded(tensor.encoding.scheme) &&
         (side != 0 || tensor.encoding.block_rows != 1))
       throw refused(source_, tensor, "several experts share a scale");
+    const std::uint64_t n_experts = n_before(tensor);
     StoredParts parts;
     tensor.encoding.stored.for_each([&](Part part, std::uint32_t index) {
       const StoredTensor& stored = source_.stored()[index];
       // One number for all experts.
-      if (kept_.n_experts > 1 && element_count(stored.shape) == std::uint64_t{1})
+      if (n_experts > 1 && element_count(stored.shape) == std::uint64_t{1})
         return parts.set(part, view_.keep(index));
-      if (stored.shape.size() <= side || stored.shape[side] < kept_.n_experts)
+      if (stored.shape.size() <= side || stored.shape[side] < n_experts)
         throw refused(source_, tensor,
                       fmt::format("'{}' of shape {} has no entry for each of {} experts",
-                                  stored.name, shape_text(stored.shape), kept_.n_experts));
-      parts.set(part, cut(index, side, experts));
+                                  stored.name, shape_text(stored.shape), n_experts));
+      parts.set(part, cut(index, side, n_experts, experts));
     });
-    if (side < tensor.shape.size() && tensor.shape[side] >= kept_.n_experts)
-      tensor.shape[side] -= kept_.n_experts - experts.size();
+    if (side < tensor.shape.size() && tensor.shape[side] >= n_experts)
+      tensor.shape[side] -= n_experts - experts.size();
     tensor.encoding.stored = parts;
     put(std::move(tensor));
   }
@@ -291,7 +345,7 @@ class Pruning {
       const LogicalTensor tensor = meanings_ ? meanings_->understood(given) : given;
       if (tensor.layer == table.layer && role_of(tensor) == Role::kRouter &&
           !is_coded(tensor.encoding.scheme) && tensor.shape.size() == 2 &&
-          tensor.shape[0] >= kept_.n_experts)
+          tensor.shape[0] >= n_before(table))
         return tensor.encoding.stored.weight();
     }
     throw refused(source_, table, "its layer has no router in plain numbers to compare experts by");
@@ -305,7 +359,7 @@ class Pruning {
       throw refused(source_, tensor, "it is no table of numbers of experts that can be read");
     const RouterTable table{.table = index,
                             .router = router_of(tensor),
-                            .n_experts = kept_.n_experts,
+                            .n_experts = n_before(tensor),
                             .kept = experts};
     View view{
         .nest = Nest(8, {{.n = stored.n_bytes, .stride = 1}}),
@@ -345,11 +399,13 @@ std::vector<std::uint32_t> experts_in(const Json& list, std::string_view layer, 
   return {experts.begin(), experts.end()};
 }
 
-std::string routing_fault_of(const ModelConfig& config, std::uint64_t n_experts) {
+std::string routing_fault_of(const ModelConfig& config, std::uint64_t n_experts,
+                             std::optional<std::uint32_t> layer = std::nullopt) {
   ModelConfig pruned = config;
   pruned.n_routed_experts = n_experts;
+  pruned.by_layer.erase(std::string(kCount));
   try {
-    (void)read_routing(pruned);
+    (void)read_routing(pruned, layer);
   } catch (const Error& error) {
     return error.message();
   }
@@ -361,9 +417,9 @@ void remark_on_groups(const Checkpoint& source, const KeptExperts& kept,
                       std::vector<std::string>& remarks) {
   const std::size_t n_groups = read_routing(source.config()).groups;
   if (n_groups <= 1) return;
-  const std::uint64_t width = kept.n_experts / n_groups;
   std::vector<std::uint32_t> layers;
   for (const auto& [layer, experts] : kept.layers) {
+    const std::uint64_t width = experts_of(source.config(), layer) / n_groups;
     for (std::size_t n = 0; n < experts.size(); ++n) {
       if (experts[n] / width == n / (experts.size() / n_groups)) continue;
       layers.push_back(layer);
@@ -428,9 +484,9 @@ KeptExperts parse_kept_experts(const Json& document, std::string_view where) {
 
 std::vector<std::uint32_t> layers_to_prune(const Checkpoint& source) {
   std::map<std::uint32_t, std::set<std::uint64_t>> found;
-  const std::uint64_t n_experts = source.config().n_routed_experts;
   for (const LogicalTensor& tensor : source.tensors()) {
     if (!tensor.layer || !is_of_routed_expert(role_of(tensor))) continue;
+    const std::uint64_t n_experts = experts_of(source.config(), tensor.layer);
     std::set<std::uint64_t>& experts = found[*tensor.layer];
     if (tensor.expert) experts.insert(*tensor.expert);
     if (is_stack(tensor) && !tensor.shape.empty()) {
@@ -439,7 +495,8 @@ std::vector<std::uint32_t> layers_to_prune(const Checkpoint& source) {
   }
   std::vector<std::uint32_t> layers;
   for (const auto& [layer, experts] : found) {
-    if (layer < source.config().num_hidden_layers || experts.size() == n_experts)
+    if (layer < source.config().num_hidden_layers ||
+        experts.size() == experts_of(source.config(), layer))
       layers.push_back(layer);
   }
   return layers;
@@ -486,9 +543,10 @@ KeptExperts complete_list(const Checkpoint& source, KeptExperts kept,
   for (const auto& [layer, experts] : kept.layers) {
     if (!std::ranges::binary_search(layers, layer))
       fault(fmt::format("layer {} has no experts that could be left out", layer));
-    if (!experts.empty() && experts.back() >= kept.n_experts)
+    const std::uint64_t n_experts = experts_of(config, layer);
+    if (!experts.empty() && experts.back() >= n_experts)
       fault(fmt::format("layer {} has no expert {} (the model has 0 to {})", layer, experts.back(),
-                        kept.n_experts - 1));
+                        n_experts - 1));
   }
   const auto last = std::ranges::find_if(
       layers.rbegin(), layers.rend(),
@@ -507,25 +565,33 @@ KeptExperts complete_list(const Checkpoint& source, KeptExperts kept,
         layer, *last));
   }
   faults.throw_if_any();
-  const std::size_t n_kept = kept.layers.begin()->second.size();
   for (const auto& [layer, experts] : kept.layers) {
-    if (experts.size() == n_kept) continue;
+    const auto& [first, others] = *kept.layers.begin();
+    if (experts.size() == others.size() || can_count_by_layer(source)) continue;
     throw Error(ErrorCode::kInvalidArgument,
                 "layer {} keeps {} experts, layer {} {}: the config of family {} has one number "
-                "for all layers (keep as many in each)",
-                kept.layers.begin()->first, n_kept, layer, experts.size(), source.family().name);
+                "for all layers (keep as many in each; of the families here only the config of "
+                "hunyuan_v1_moe can say a number for each)",
+                first, others.size(), layer, experts.size(), source.family().name);
   }
-  if (n_kept == kept.n_experts)
-    throw Error(ErrorCode::kInvalidArgument, "all {} experts stay: nothing is left out", n_kept);
-  if (const std::string found = routing_fault_of(config, n_kept); !found.empty()) {
-    const auto fits = nearest_fit(config, n_kept);
-    throw Error(ErrorCode::kInvalidArgument, "{} of {} experts cannot stay: {}{}", n_kept,
-                kept.n_experts, found,
+  if (std::ranges::all_of(kept.layers, [&](const auto& layer) {
+        return layer.second.size() == experts_of(config, layer.first);
+      }))
+    throw Error(ErrorCode::kInvalidArgument, "all {} experts stay: nothing is left out",
+                kept.n_experts);
+  for (const auto& [layer, experts] : kept.layers) {
+    const std::string found = routing_fault_of(config, experts.size(), layer);
+    if (found.empty()) continue;
+    const auto fits = nearest_fit(config, experts.size());
+    throw Error(ErrorCode::kInvalidArgument, "{} of {} experts cannot stay: {}{}", experts.size(),
+                experts_of(config, layer), found,
                 fits ? fmt::format("; the nearest number that fits is {} (--keep {})", *fits,
                                    static_cast<double>(*fits) /
                                        static_cast<double>(kept.n_experts))
                      : "; no smaller number fits");
   }
+  if (!is_even(kept))
+    remarks.push_back(fmt::format("layers keep different numbers of experts: {}", kWhoReads));
   remark_on_groups(source, kept, remarks);
   return kept;
 }
@@ -534,7 +600,6 @@ Checkpoint with_kept_experts(std::shared_ptr<const Checkpoint> source, const Kep
                              const Checkpoint* meaning) {
   INGOT_CHECK(!kept.layers.empty());
   const Checkpoint& known = meaning != nullptr ? *meaning : *source;
-  const std::uint64_t n_kept = kept.layers.begin()->second.size();
   Json document = *source->config().raw;
   const ExpertNumbers numbers(known, kept.layers);
   for (const std::string& path : quantization_blocks(document))
@@ -545,12 +610,18 @@ Checkpoint with_kept_experts(std::shared_ptr<const Checkpoint> source, const Kep
     numbers.renumber(description);
     draft.description = std::move(description);
   }
-  const ModelConfig config = pruned_config(known, n_kept, document);
+  const ModelConfig config = pruned_config(known, kept, document);
   draft.config = meaning == nullptr ? config : config_of_view(*source, document);
   draft.config_text = json_text(document, json_form_of(source->config_text()));
   Pruning pruning(*source, kept, known, config);
   for (const LogicalTensor& tensor : source->tensors()) pruning.add(tensor);
   return pruning.finish(std::move(source), std::move(draft));
+}
+
+bool has_numbers_of(const ModelConfig& config, const KeptExperts& kept) {
+  return std::ranges::all_of(kept.layers, [&](const auto& layer) {
+    return experts_of(config, layer.first) == layer.second.size();
+  });
 }
 
 std::vector<KeptExperts> recorded_experts(const Manifest& output) {
@@ -564,8 +635,14 @@ std::vector<KeptExperts> recorded_experts(const Manifest& output) {
 }
 
 Checkpoint with_experts_kept_as_in(Checkpoint source, const Manifest& output) {
+  const std::vector<KeptExperts> lists = recorded_experts(output);
   // The source may be one that was pruned before.
-  for (const KeptExperts& kept : recorded_experts(output)) {
+  std::size_t first = 0;
+  for (std::size_t n = 0; n < lists.size(); ++n) {
+    if (has_numbers_of(source.config(), lists[n])) first = n + 1;
+  }
+  for (std::size_t n = first; n < lists.size(); ++n) {
+    const KeptExperts& kept = lists[n];
     if (kept.n_experts == 0 || source.config().n_routed_experts != kept.n_experts) continue;
     // Read as its files have it: the family says what is of which expert.
     std::optional<Checkpoint> known;
@@ -573,7 +650,13 @@ Checkpoint with_experts_kept_as_in(Checkpoint source, const Manifest& output) {
     source = with_kept_experts(std::make_shared<const Checkpoint>(std::move(source)), kept,
                                known ? &*known : nullptr);
   }
-  return source;
+  if (lists.empty() || has_numbers_of(source.config(), lists.back())) return source;
+  throw Error(ErrorCode::kMismatch,
+              "has {} experts in a layer; the output was made of a model with {}, of which it keeps "
+              "{} (give that one)",
+              source.config().n_routed_experts, lists.back().n_experts,
+              lists.back().layers.begin()->second.size())
+      .in_file(source.directory().string());
 }
 
 }  // namespace ingot::formats

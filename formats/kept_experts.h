@@ -17,7 +17,8 @@ struct Manifest;
 
 /// The routed experts of a model that stay, by layer; MTP layers are behind the main ones.
 struct KeptExperts {
-  std::uint64_t n_experts = 0;  ///< number of experts in each layer of the source
+  /// Number of experts in each layer of the source; the largest where layers differ.
+  std::uint64_t n_experts = 0;
   /// Numbers of experts of the source, ascending: the one at place n is expert n of the output.
   std::map<std::uint32_t, std::vector<std::uint32_t>> layers;
 
@@ -39,10 +40,11 @@ void require_experts(const Checkpoint& source);
 std::vector<std::uint32_t> layers_to_prune(const Checkpoint& source);
 
 /// Demands that a list can be taken: experts that exist, in every main layer with experts and in no
-/// other one; as many in each layer, unless the family's config can say numbers by layer; a number
-/// with which each token gets its experts, from groups of equal size. An MTP layer that the list
-/// lacks gets the list of the last main layer. Adds to `remarks` what a user should know. Throws
-/// kInvalidArgument, collected, with the nearest number that fits; else as require_experts() does.
+/// other one; as many in each layer, unless the config can say numbers by layer (that of a family
+/// with a width `experts_by_layer`); a number with which each token gets its experts, from groups
+/// of equal size. An MTP layer that the list lacks gets the list of the last main layer. Adds to
+/// `remarks` what a user should know. Throws kInvalidArgument, collected, with the nearest number
+/// that fits; else as require_experts() does.
 KeptExperts complete_list(const Checkpoint& source, KeptExperts kept,
                           std::vector<std::string>& remarks);
 
@@ -61,11 +63,15 @@ std::optional<std::uint64_t> nearest_fit(const ModelConfig& config, std::uint64_
 Checkpoint with_kept_experts(std::shared_ptr<const Checkpoint> source, const KeptExperts& kept,
                              const Checkpoint* meaning = nullptr);
 
+/// True if a model has as many experts in each layer as a list keeps.
+bool has_numbers_of(const ModelConfig& config, const KeptExperts& kept);
+
 /// The experts that an output was made with by its manifest (`ingot prune`), one list for each time
 /// that it was pruned; empty for all of its source.
 std::vector<KeptExperts> recorded_experts(const Manifest& output);
 
-/// The source with the experts that an output of it has by its manifest.
+/// The source with the experts that an output of it has by its manifest. Throws kMismatch for one
+/// that has other numbers of experts than the lists begin with, and end with.
 Checkpoint with_experts_kept_as_in(Checkpoint source, const Manifest& output);
 
 }  // namespace ingot::formats

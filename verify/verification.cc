@@ -10,6 +10,7 @@
 #include "formats/base/error.h"
 #include "formats/cache_views.h"
 #include "formats/checkpoint/stored_facts.h"
+#include "formats/config/routing.h"
 #include "formats/experts/expert_views.h"
 #include "formats/family/families.h"
 #include "formats/files/hub_cache.h"
@@ -185,7 +186,7 @@ ComparedSource open_source(const std::filesystem::path& source, const check::Ope
       open_source_of(source, output, options, {.has_all_experts = true, .is_output = is_output});
   const std::vector<formats::KeptExperts> lists = formats::recorded_experts(*output.manifest);
   // A source that has them no more itself is the whole.
-  if (from.whole->model.config().n_routed_experts == from.model.model.config().n_routed_experts)
+  if (formats::has_numbers_of(from.whole->model.config(), lists.back()))
     from.whole.reset();
   else if (lists.back().n_experts == from.whole->model.config().n_routed_experts)
     from.kept = lists.back().layers;
@@ -356,9 +357,9 @@ class Verification {
     is_pruned_ = true;
     kept_ = source.kept;
     report_.warnings.push_back(fmt::format(
-        "the output has {} of {} experts in a layer: its tensors are compared with theirs, and "
-        "what "
-        "it computes with the whole source, without a gate by default",
+        "the output has {}{} of {} experts in a layer: its tensors are compared with theirs, and "
+        "what it computes with the whole source, without a gate by default",
+        formats::has_uneven_experts(to.model.config()) ? "at most " : "",
         to.model.config().n_routed_experts, source.whole->model.config().n_routed_experts));
   }
 

@@ -1,3 +1,4 @@
+#include <optional>
 #include <set>
 #include <unordered_set>
 
@@ -70,10 +71,16 @@ void routing(const RuleInput& input) {
   // A config without these numbers leaves them to the code of the model: not known here.
   if (config.n_routed_experts == 0 || config.num_experts_per_tok == 0) return;
   if (std::ranges::find(config.layer_is_moe, true) == config.layer_is_moe.end()) return;
-  try {
-    formats::read_routing(config);
-  } catch (const Error& error) {
-    input.report(finding_of(error));
+  const auto judge = [&](std::optional<std::uint32_t> layer) {
+    try {
+      formats::read_routing(config, layer);
+    } catch (const Error& error) {
+      input.report(finding_of(error));
+    }
+  };
+  judge(std::nullopt);
+  for (std::uint32_t layer = 0; layer < config.layer_is_moe.size(); ++layer) {
+    if (formats::has_uneven_experts(config) && config.layer_is_moe[layer]) judge(layer);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include "convert/plan/passes.h"
 #include "formats/base/error.h"
+#include "formats/config/routing.h"
 #include "formats/json/json.h"
 
 namespace ingot::convert {
@@ -16,6 +17,10 @@ shard::ExpertMap expert_map(const Plan& plan) {
   const SlicingOptions& options = plan.options.slicing;
   const formats::ModelConfig& config = plan.source.config();
   const auto n_experts = static_cast<std::uint32_t>(config.n_routed_experts);
+  if (formats::has_uneven_experts(config) && options.topology.ep > 1)
+    throw Error(ErrorCode::kUnsupported,
+                "its layers have different numbers of experts, which --ep cannot share out (--tp)")
+        .in_file(plan.source.directory().string());
   if (options.expert_map.empty())
     return shard::ExpertMap::contiguous(n_experts, options.topology.ep);
   return shard::ExpertMap::parse(options.expert_map, options.expert_map_where,

@@ -13,6 +13,7 @@
 #include "formats/checkpoint/part_names.h"
 #include "formats/checkpoint/passes.h"
 #include "formats/checkpoint/promised_tensors.h"
+#include "formats/config/routing.h"
 #include "formats/family/family_check.h"
 #include "formats/family/family_yaml.h"
 #include "formats/family/forward.h"
@@ -235,6 +236,7 @@ class UnevenLayers {
     Own(const Family& family, const ModelConfig& whole, std::uint64_t n_experts)
         : config(whole), grammar(family, config) {
       config.n_routed_experts = n_experts;
+      config.by_layer.erase("n_routed_experts");
     }
     ModelConfig config;
     NameGrammar grammar;
@@ -270,6 +272,7 @@ std::map<std::uint32_t, std::uint64_t> uneven_experts(const Family& family,
   if (config.n_routed_experts == 0) return uneven;
   ModelConfig any = config;
   any.n_routed_experts = kMostExperts;
+  any.by_layer.erase("n_routed_experts");
   const NameGrammar grammar(family, any);
   const std::vector<std::string_view> ends = router_ends(family);
   for (const StoredTensor& tensor : stored) {
@@ -282,8 +285,9 @@ std::map<std::uint32_t, std::uint64_t> uneven_experts(const Family& family,
     // Rows for experts without tensors, or for shared ones.
     const Shape usual = rule_shape(*match->rule, config, match->layer);
     const std::uint64_t others =
-        usual.empty() ? 0 : usual[0] - std::min(usual[0], config.n_routed_experts);
-    if (tensor.shape[0] > others && tensor.shape[0] - others != config.n_routed_experts)
+        usual.empty() ? 0 : usual[0] - std::min(usual[0], experts_of(config, match->layer));
+    if (tensor.shape[0] > others &&
+        tensor.shape[0] - others != experts_of(config, match->layer))
       uneven[*match->layer] = tensor.shape[0] - others;
   }
   if (uneven.empty()) return uneven;
@@ -305,8 +309,9 @@ std::map<std::uint32_t, std::uint64_t> uneven_experts(const Family& family,
 std::string uneven_text(std::uint32_t layer, std::uint64_t n_experts, const ModelConfig& config) {
   const bool is_mtp = layer >= config.num_hidden_layers;
   return fmt::format(
-      "layer {}{} has {} experts, config.json says {}: one number for all layers ({})", layer,
-      is_mtp ? " (MTP)" : "", n_experts, config.n_routed_experts,
+      "layer {}{} has {} experts, config.json says {}{} ({})", layer, is_mtp ? " (MTP)" : "",
+      n_experts, experts_of(config, layer),
+      has_uneven_experts(config) ? "" : ": one number for all layers",
       is_mtp ? "ingot convert --mtp drop leaves the layer out"
              : "prune the same number of experts in each layer");
 }

@@ -33,7 +33,7 @@ constexpr Line kLines[] = {
     {"moe_intermediate_size expert_ffn_hidden_size", kWidth, kModel, &M::moe_intermediate_size},
     {"num_hidden_layers num_layers n_layers n_layer", kOne, kModel, &M::num_hidden_layers},
     {"num_attention_heads n_heads n_head", kWidth, kModel, &M::num_attention_heads},
-    {"n_routed_experts num_experts num_local_experts moe_num_experts", kOne, kModel,
+    {"n_routed_experts num_experts num_local_experts moe_num_experts", kCount, kModel,
      &M::n_routed_experts},
     {"n_shared_experts num_shared_experts num_shared_expert moe_num_shared_experts", kCount, kModel,
      &M::n_shared_experts},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -29,9 +30,26 @@ bool sums_two_best(const ModelConfig& config) {
   return config.topk_method == "noaux_tc";
 }
 
+std::uint64_t routing_number(const ModelConfig& config, std::string_view key,
+                             std::uint64_t largest, std::optional<std::uint32_t> layer) {
+  const auto found = layer ? config.by_layer.find(key) : config.by_layer.end();
+  return found == config.by_layer.end() || *layer >= found->second.size() ? largest
+                                                                          : found->second[*layer];
+}
+
+constexpr std::string_view kExpertsKey = "n_routed_experts";
+
 }  // namespace
 
-Routing read_routing(const ModelConfig& config) {
+std::uint64_t experts_of(const ModelConfig& config, std::optional<std::uint32_t> layer) {
+  return routing_number(config, kExpertsKey, config.n_routed_experts, layer);
+}
+
+bool has_uneven_experts(const ModelConfig& config) {
+  return config.by_layer.contains(kExpertsKey);
+}
+
+Routing read_routing(const ModelConfig& config, std::optional<std::uint32_t> layer) {
   const JsonFields fields(text_keys(config), "config.json");
   const auto count = [&](const char* key) {
     const std::string& spelling = spelling_in(text_keys(config), key);
@@ -39,8 +57,9 @@ Routing read_routing(const ModelConfig& config) {
     return static_cast<std::size_t>(std::max<std::uint64_t>(groups, 1));
   };
   const bool has_groups = config.topk_method != "greedy";
-  const Routing routing{.experts = static_cast<std::size_t>(config.n_routed_experts),
-                        .topk = static_cast<std::size_t>(config.num_experts_per_tok),
+  const Routing routing{.experts = static_cast<std::size_t>(experts_of(config, layer)),
+                        .topk = static_cast<std::size_t>(routing_number(
+                            config, "num_experts_per_tok", config.num_experts_per_tok, layer)),
                         .groups = has_groups ? count("n_group") : 1,
                         .topk_groups = has_groups ? count("topk_group") : 1};
   if (routing.topk > routing.experts) {

@@ -6,6 +6,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
+#include "formats/config/routing.h"
 #include "formats/storage/encoding.h"
 
 namespace ingot::formats {
@@ -34,7 +35,6 @@ std::pair<const StackMembers*, const TensorRule*> stack_of(const Checkpoint& sou
 }  // namespace
 
 Stacking::Stacking(const Checkpoint& source) : source_(source) {
-  const std::uint64_t n_experts = source.config().n_routed_experts;
   std::map<std::pair<std::uint32_t, Role>, std::pair<const StackMembers*, const TensorRule*>> of;
   std::map<Gathered*, std::map<std::uint64_t, const LogicalTensor*>> places;
   for (const LogicalTensor& tensor : source.tensors()) {
@@ -51,6 +51,8 @@ Stacking::Stacking(const Checkpoint& source) : source_(source) {
   // Memory follows the tensors that there are, not the number that the config says.
   for (const auto& [gathered, by_place] : places) {
     for (const auto& [place, tensor] : by_place) gathered->tensors.push_back(tensor);
+    const std::uint64_t n_experts =
+        experts_of(source.config(), by_place.begin()->second->layer);
     if (by_place.size() != n_experts * gathered->n_members) gathered->tensors.push_back(nullptr);
   }
 }

@@ -6,6 +6,7 @@
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/base/words.h"
+#include "formats/config/routing.h"
 #include "formats/family/cache_scales.h"
 #include "formats/family/family.h"
 #include "formats/family/family_check.h"
@@ -160,7 +161,6 @@ std::optional<NameGrammar::Match> NameGrammar::match_text(std::string name) cons
   // Layers of a tower are none of the text model's.
   if (found->second.front()->role == Role::kOtherModality)
     return Match{.rule = found->second.front()};
-  if (numbered.expert && *numbered.expert >= config_->n_routed_experts) return std::nullopt;
   if (is_mtp_layer) std::swap(numbered.layer, numbered.mtp);
   // Tensors that all MTP layers share have no number.
   if (!numbered.layer && !numbered.mtp && found->second.front()->scope == Scope::kMtpLayer)
@@ -174,6 +174,8 @@ std::optional<NameGrammar::Match> NameGrammar::match_text(std::string name) cons
              (!family_->mtp_layers.empty() || !words_.mtp.empty())) {
     return std::nullopt;  // MTP layers have names of their own
   }
+  if (numbered.expert && *numbered.expert >= experts_of(*config_, numbered.layer))
+    return std::nullopt;
   if (numbered.part && *numbered.part >= numbered.n_parts->size(*config_, numbered.layer))
     return std::nullopt;
   for (const TensorRule* rule : found->second) {
@@ -233,7 +235,7 @@ class Walk {
       }
     }
     if (of_experts.empty()) return;
-    const auto n_experts = narrow<std::uint32_t>(config_.n_routed_experts, "the number of experts");
+    const auto n_experts = narrow<std::uint32_t>(experts_of(config_, layer), "the number of experts");
     for (std::uint32_t expert = 0; expert < n_experts; ++expert) {
       for (const TensorRule* rule : of_experts) send(*rule, layer, expert);
     }

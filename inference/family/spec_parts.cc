@@ -110,6 +110,9 @@ BodySpec DecoderSpec::feed_forward(std::size_t layer) const {
   if (!is_moe[layer]) return dense;
   MixtureSpec own = *mixture;
   own.router.has_table = layer < n_tables;
+  if (formats::has_uneven_experts(config))
+    own.router.experts = static_cast<std::size_t>(
+        formats::experts_of(config, static_cast<std::uint32_t>(layer)));
   return own;
 }
 

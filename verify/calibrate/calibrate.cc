@@ -17,6 +17,7 @@
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/base/stop_scope.h"
+#include "formats/config/routing.h"
 #include "formats/container/safetensors.h"
 #include "formats/files/folder.h"
 #include "formats/files/free_space.h"
@@ -292,8 +293,8 @@ class Calibration {
     return modules;
   }
 
-  [[nodiscard]] std::size_t n_experts() const {
-    return spec_.router() != nullptr ? spec_.router()->experts : 0;
+  [[nodiscard]] std::size_t n_experts(std::uint32_t layer) const {
+    return static_cast<std::size_t>(formats::experts_of(source_.config(), layer));
   }
 
   // Memory of a run with these batches, of which the one with most tokens counts.
@@ -366,11 +367,11 @@ class Calibration {
       if (!spec_.is_moe(l)) continue;
       inputs.push_back({.name = owned(name_of_layer(l), formats::kExpertTokens),
                         .dtype = DType::kI64,
-                        .shape = {n_experts()}});
+                        .shape = {n_experts(l)}});
       if (!is_directory_) continue;
       inputs.push_back({.name = owned(name_of_layer(l), formats::kExpertSaliency),
                         .dtype = DType::kF32,
-                        .shape = {n_experts()}});
+                        .shape = {n_experts(l)}});
     }
     const std::pair<std::string, std::string> metadata[] = {
         {"ingot_calibration", "1"},
@@ -556,7 +557,7 @@ class Calibration {
     moment_files_.push_back({.name = name, .n_bytes = file.n_bytes(), .hash = file.hash()});
   }
 
-  void begin_layer(std::uint32_t l) { begin(l, spec_.is_moe(l) ? n_experts() : 0); }
+  void begin_layer(std::uint32_t l) { begin(l, spec_.is_moe(l) ? n_experts(l) : 0); }
 
   void finish_layer(std::uint32_t l) {
     finish(l);

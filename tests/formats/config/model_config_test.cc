@@ -304,8 +304,9 @@ TEST(ModelConfig, NumbersMayDifferBetweenLayers) {
       "intermediate_size": [16, 24], "intermediate_size_mlp": 32})");
   EXPECT_THAT(llama.by_layer.at("moe_intermediate_size"), ElementsAre(16, 24));
   EXPECT_EQ(llama.intermediate_size, 32U);
-  expect_error(ErrorCode::kCorrupt, {"'num_experts' differs between layers"},
-               [] { parse(R"({"num_hidden_layers": 2, "num_experts": [4, 8]})"); });
+  const ModelConfig uneven = parse(R"({"num_hidden_layers": 2, "num_experts": [4, 8]})");
+  EXPECT_EQ(uneven.n_routed_experts, 8U);
+  EXPECT_THAT(uneven.by_layer.at("n_routed_experts"), ElementsAre(4, 8));
   expect_error(ErrorCode::kCorrupt, {"'first_k_dense_replace' differs between layers"}, [] {
     parse(R"({"num_hidden_layers": 2, "num_experts": 2, "first_k_dense_replace": [1, 2]})");
   });
