@@ -62,15 +62,14 @@ void warn_of_card(Plan& plan) {
   }
 }
 
-// The manifest of an output, or of its first rank.
-std::optional<formats::Manifest> recorded(const std::filesystem::path& directory) {
+}  // namespace
+
+std::optional<formats::Manifest> recorded_manifest(const std::filesystem::path& directory) {
   auto manifest = formats::read_manifest(directory);
   const std::vector<std::string> ranks = shard::rank_directories_in(directory);
   if (!manifest && !ranks.empty()) manifest = formats::read_manifest(directory / ranks.front());
   return manifest;
 }
-
-}  // namespace
 
 // An output of ours says in its manifest how its own source was quantized.
 formats::JsonValue remembered_quantization(const Checkpoint& source) {
@@ -81,7 +80,7 @@ formats::JsonValue remembered_quantization(const Checkpoint& source) {
 }
 
 void allow_as_recorded(const std::filesystem::path& directory, Allowances& allow) {
-  const auto manifest = recorded(directory);
+  const auto manifest = recorded_manifest(directory);
   if (!manifest) return;
   for (const std::string_view kind : Allowances::kinds()) {
     for (const std::string& pattern : manifest->allowed(kind))
@@ -108,7 +107,7 @@ Plan plan_conversion(const Checkpoint& source, Recipe recipe, const PlanOptions&
   SourceFacts facts = read_source_facts(source, recipe.choices.base_model);
   Plan plan = plan_with_alike_experts(source, std::move(recipe), options, std::move(facts));
   // An output of some layers or experts of a model has no more of them, and is compared with those.
-  if (const auto manifest = recorded(source.directory())) {
+  if (const auto manifest = recorded_manifest(source.directory())) {
     Choices& choices = plan.recipe.choices;
     if (!choices.n_layers) choices.n_layers = formats::recorded_layers(*manifest);
     const std::vector<formats::KeptExperts> earlier = formats::recorded_experts(*manifest);

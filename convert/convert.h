@@ -29,6 +29,9 @@ SourceFacts read_source_facts(const formats::Checkpoint& source,
 /// (kUnsupported).
 Plan plan_conversion(const formats::Checkpoint& source, Recipe recipe, const PlanOptions& options);
 
+/// The manifest of an output, or of its first rank; nullopt where there is none.
+std::optional<formats::Manifest> recorded_manifest(const std::filesystem::path& directory);
+
 /// Makes only the plan, of a recipe with its default rules: opens no file.
 Plan make_plan(const formats::Checkpoint& source, Recipe recipe, const PlanOptions& options,
                SourceFacts source_facts);
@@ -72,7 +75,8 @@ Plan plan_with_alike_experts(const formats::Checkpoint& source, Recipe recipe,
 
 /// True if the output has to be the source to the byte, opened under formats::kAsStored: the
 /// recipe asks for a plain copy, and parts of weights have forms in which nothing else writes them
-/// (a global scale for each expert of a stack, rows or scales in another order).
+/// (a global scale for each expert of a stack, rows or scales in another order); of AWQ and GPTQ
+/// also the experts that stay.
 bool is_copied_as_stored(const formats::Checkpoint& source, const Recipe& recipe,
                          const PlanOptions& options);
 

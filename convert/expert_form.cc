@@ -10,6 +10,7 @@
 #include "engines/limits.h"
 #include "formats/base/error.h"
 #include "formats/checkpoint/stored_facts.h"
+#include "formats/dialect/input_major.h"
 #include "formats/experts/expert_views.h"
 #include "formats/storage/stack_form.h"
 
@@ -173,6 +174,10 @@ bool is_copied_as_stored(const Checkpoint& source, const Recipe& recipe,
                              !recipe.choices.n_layers && recipe.choices.kept_experts.empty() &&
                              recipe.choices.repair == nullptr &&
                              options.layout == formats::find_layout("hf");
+  // Fewer experts are no reason to pack codes otherwise.
+  if (is_plain_copy && recipe.choices.prunes &&
+      formats::input_major_dialect(source.config()) != nullptr)
+    return true;
   return is_plain_copy && std::ranges::any_of(source.tensors(), [&](const LogicalTensor& tensor) {
            return tensor.encoding.is_reordered || has_globals(source, tensor);
          });

@@ -94,32 +94,26 @@ void require_valid(const GateOptions& gate, const JobOptions& job) {
   verify::make_thresholds({}, gate.thresholds, gate.requirements);
 }
 
-/// Throws for options that would be about experts under their old numbers, or delete the others.
+/// Throws for an adapter, which names experts by their old numbers, and for a job that would delete
+/// the experts that are left out.
 void require_pruning_fits(const ConvertOptions& options, const JobOptions& job) {
-  const TargetFlags& target = options.target;
-  const auto lora = target.options.find("--lora");
-  const std::pair<std::string_view, bool> kByExpert[] = {
-      {"--importance", !target.importance.empty()},
-      {"--activation-scales", !target.activation_scales.empty()},
-      {"--scales-from", !target.scales_from.empty()},
-      {"--lora", lora != target.options.end() && !lora->second.empty()}};
-  for (const auto& [option, is_given] : kByExpert) {
-    if (is_given)
-      throw Error(ErrorCode::kInvalidArgument,
-                  "{} is about the experts of the whole model (prune first, and convert the pruned "
-                  "model with it)",
-                  option);
-  }
+  const auto lora = options.target.options.find("--lora");
+  if (lora != options.target.options.end() && !lora->second.empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                "the adapter of --lora is made for the experts of the whole model (fold it in with "
+                "ingot convert --lora first, and prune that output with --keep-map)");
   if (job.execute.consume_source)
     throw Error(ErrorCode::kInvalidArgument,
-                "experts that are left out are in files that --consume-source would delete");
+                "experts that are left out are in files that --consume-source would delete (delete "
+                "the source yourself when ingot verify has passed)");
 }
 
 convert::ExpertSelection selection_of(const PruneOptions& options) {
   return {.keep = options.keep,
           .by = parse_word<convert::ExpertScore>("--by", options.by, convert::kExpertScores),
           .statistics = options.statistics,
-          .keep_map = options.keep_map};
+          .keep_map = options.keep_map,
+          .list = options.list};
 }
 
 }  // namespace
@@ -268,6 +262,7 @@ Conversion plan_conversion(ConvertOptions& options, JobOptions& job, ConversionR
                          {.open = open_directory, .family = options.family, .threads = threads});
     return plan_conversion(options, std::move(request), std::move(composed), threads);
   }
+  recipe.choices.prunes = options.prune.is_asked;
   auto opened = std::make_shared<const Checkpoint>(open(options.family));
   if (convert::is_copied_as_stored(*opened, recipe, request.plan)) {
     request.meaning = opened;
@@ -295,6 +290,7 @@ Conversion plan_conversion(const ConvertOptions& options, ConversionRequest requ
     if (!slicing.expert_map.empty())
       slicing.expert_map =
           shard::map_of_kept(slicing.expert_map, slicing.expert_map_where, selected.kept);
+    convert::keep_experts(request.recipe.choices, *whole, selected.kept);
     request.recipe.choices.kept_experts = {std::move(selected.kept)};
     request.recipe.choices.prunes = true;
     remarks = std::move(selected.remarks);
@@ -306,7 +302,10 @@ Conversion plan_conversion(const ConvertOptions& options, ConversionRequest requ
   auto source = convert::as_written(std::move(opened), request.recipe, request.plan);
   convert::Plan plan = convert::plan_conversion(*source, std::move(request.recipe), request.plan);
   plan.warnings.insert(plan.warnings.end(), remarks.begin(), remarks.end());
-  return {std::move(source), std::move(plan), std::move(budget)};
+  return {.source = std::move(source),
+          .meaning = meaning,
+          .plan = std::move(plan),
+          .budget = std::move(budget)};
 }
 
 void declare_pruning(FlagTable& table, ConvertOptions& options) {

@@ -41,6 +41,8 @@ struct PruneOptions {
   std::optional<double> keep;
   std::string by = std::string(convert::kExpertScores[0]);
   std::filesystem::path statistics, keep_map;
+  /// Lists of a manifest by which an output is made again, in place of the options.
+  std::optional<formats::KeptExperts> list;
   std::optional<bool> measure;  ///< --measure; nullopt: where the whole model fits in memory
   std::filesystem::path text;   ///< --text
 };
@@ -94,6 +96,8 @@ ConversionRequest read_conversion(ConvertOptions& options, JobOptions& job);
 /// A plan, and its source.
 struct Conversion {
   std::shared_ptr<const formats::Checkpoint> source;
+  /// The source under its family, where `source` is without one; else null.
+  std::shared_ptr<const formats::Checkpoint> meaning = nullptr;
   convert::Plan plan;
   std::optional<convert::Budget> budget = {};  ///< choice of --bits
 };

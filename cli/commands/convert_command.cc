@@ -77,6 +77,27 @@ void write_delta(const ConvertFlags& flags) {
   }
 }
 
+// True if a measurement next to the whole model was asked for, which is refused for a model without
+// a forward pass.
+bool asks_to_measure(const ConvertFlags& flags) {
+  return flags.prune.measure.value_or(false) || !flags.prune.text.empty();
+}
+
+// Throws for a measurement that would not be made.
+void require_measurable(const ConvertFlags& flags, const formats::Checkpoint& source) {
+  if (!asks_to_measure(flags)) return;
+  const auto refuse = [](std::string_view why) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "{}: leave out --text and --measure (ingot verify DIR OUT --levels layers,draft "
+                "--text FILE measures a finished output)",
+                why);
+  };
+  if (!flags.prune.measure.value_or(true)) refuse("--no-measure leaves the measurement out");
+  if (!flags.part.empty() && flags.part != library::kJoin)
+    refuse("one part of a job cannot be measured");
+  (void)inference::model_spec(source.family(), source.config());
+}
+
 // Runs a pruned output next to the whole model, and says what it lost.
 void measure_pruned(const ConvertFlags& flags, const formats::Checkpoint& source) {
   (void)inference::model_spec(source.family(), source.config());
@@ -105,7 +126,7 @@ void measure_pruned(const ConvertFlags& flags, const formats::Checkpoint& source
 
 // Measures where it was asked for, and else where it can be done and the models fit in memory.
 void measure_if_possible(const ConvertFlags& flags, const formats::Checkpoint& source) {
-  const bool is_asked = flags.prune.measure.value_or(false) || !flags.prune.text.empty();
+  const bool is_asked = asks_to_measure(flags);
   std::uint64_t n_bytes = 0;
   for (const formats::SourceFile& file : source.files()) n_bytes += file.n_bytes;
   std::string why = "its weights are larger than --mem-limit (--measure)";
@@ -131,6 +152,9 @@ int run_convert(ConvertFlags& flags) {
     return kExitDone;
   const library::Conversion conversion =
       library::plan_conversion(flags, flags.job, std::move(request), !flags.job.dry_run);
+  const formats::Checkpoint& source =
+      conversion.meaning != nullptr ? *conversion.meaning : *conversion.source;
+  if (flags.prune.is_asked) require_measurable(flags, source);
   if (conversion.budget) {
     answer().add({{"budget", conversion.budget->to_json()}});
     if (!answer().is_json && !flags.job.is_of_launch)
@@ -163,7 +187,7 @@ int run_convert(ConvertFlags& flags) {
   const bool may_measure = flags.prune.is_asked && flags.prune.measure.value_or(true) &&
                            !flags.job.dry_run && !flags.job.is_of_launch &&
                            (flags.part.empty() || flags.part == library::kJoin);
-  if (code == kExitDone && may_measure) measure_if_possible(flags, *conversion.source);
+  if (code == kExitDone && may_measure) measure_if_possible(flags, source);
   return code;
 }
 

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "convert/convert.h"
 #include "convert/job/job_identity.h"
 #include "convert/output/manifest_writer.h"
 #include "convert/output/version.h"
@@ -37,6 +38,7 @@ namespace {
 constexpr const char* kRemedy = "it was changed, or is another version's";
 constexpr const char* kExpertMap = "expert-map";
 constexpr const char* kFamilyFile = "family-file";
+constexpr const char* kKeptExperts = "kept-experts";
 
 // The options that convert has for its output, to which settings are given.
 struct TargetTable {
@@ -140,6 +142,23 @@ void require_same_recipe(const Derivation& derivation, const convert::Plan& plan
               "its recipe is not the one that its options mean for this source: it was changed, or "
               "the source is another one, or a file that was given (--with)")
       .in_file((output / formats::kManifestName).string());
+}
+
+// The experts that a job kept, where it pruned: the last of the output's lists, unless the source
+// has as many itself.
+std::optional<formats::KeptExperts> experts_kept_by(const Json& lists, const fs::path& output,
+                                                    const fs::path& source) {
+  const std::size_t n_lists = lists.is_array() ? lists.size() : 0;
+  const auto manifest = convert::recorded_manifest(source);
+  const std::size_t n_earlier = manifest ? formats::recorded_experts(*manifest).size() : 0;
+  if (n_lists == n_earlier) return std::nullopt;
+  if (n_lists != n_earlier + 1) {
+    throw Error(ErrorCode::kMismatch,
+                "was pruned {} times, the source {} times: it was made from another one", n_lists,
+                n_earlier)
+        .in_file(output.string());
+  }
+  return formats::parse_kept_experts(lists.back(), output.string());
 }
 
 // The digests of a file, or of all files of a folder; names are those below it.
@@ -263,7 +282,10 @@ Conversion plan_again(const Derivation& derivation, const fs::path& output,
   const Json map = formats::json_member(settings, kExpertMap);
   const bool is_redundant = settings.value("redundant-experts", false),
              is_uneven = settings.value("uneven-experts", false);
-  for (const char* name : {kExpertMap, "redundant-experts", "uneven-experts"}) settings.erase(name);
+  const auto kept = experts_kept_by(formats::json_member(settings, kKeptExperts), output,
+                                    formats::checkpoint_directory(given.directory));
+  for (const char* name : {kExpertMap, "redundant-experts", "uneven-experts", kKeptExperts})
+    settings.erase(name);
   if (settings.contains(kFamilyFile))
     settings[kFamilyFile] = (output / formats::kFamilyFileName).string();
 
@@ -282,6 +304,8 @@ Conversion plan_again(const Derivation& derivation, const fs::path& output,
   }
   take_settings(settings, target.table);
   target.options.input = given.directory;
+  target.options.prune.is_asked = kept.has_value();
+  target.options.prune.list = kept;
   library::ConversionRequest request = library::read_target(target.options);
   // Words that were decided for a user are refused from one where they have no effect.
   request.recipe.given.clear();

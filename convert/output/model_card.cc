@@ -14,6 +14,7 @@
 #include "formats/base/printable.h"
 #include "formats/base/words.h"
 #include "formats/config/model_config.h"
+#include "formats/config/routing.h"
 #include "formats/json/json.h"
 #include "report/figures.h"
 
@@ -130,8 +131,9 @@ std::string front_matter(const Plan& plan) {
 std::string experts_text(const Plan& plan) {
   const std::vector<formats::KeptExperts>& lists = plan.recipe.choices.kept_experts;
   if (lists.empty()) return {};
-  return fmt::format(" with {} of {} experts", plan.source.config().n_routed_experts,
-                     lists.front().n_experts);
+  return fmt::format(" with {}{} of {} experts",
+                     formats::has_uneven_experts(plan.source.config()) ? "at most " : "",
+                     plan.source.config().n_routed_experts, lists.front().n_experts);
 }
 
 // A row for each pair of schemes: tensors, roles, bytes in the output.
@@ -316,6 +318,7 @@ std::string recipe_command(const Recipe& recipe, std::string_view source) {
     const bool is_folder = name == "scales-from" || name == "kv-scales";
     const bool is_file = name == "activation-scales" || name == "importance";
     const bool is_list = name == "kept-experts";
+    if (is_list && !recipe.choices.prunes) continue;
     if (name == "lora") {
       show_adapter(value.front(), shown);
     } else if (name != "recipe" && value != formats::json_member(none, name)) {

@@ -70,7 +70,7 @@ bool has_moments(const Importance& importance, const PlannedTensor& planned,
   const std::uint64_t cols = tensor.shape.back(), group = planned.block[1];
   if (cols % kBlock != 0 || (group % kBlock != 0 && group < cols)) return false;
   const std::string_view module = formats::module_name(tensor.name);
-  const auto* const moments = importance.file().find(module, formats::kInputBlockMoments);
+  const auto* const moments = importance.find_tensor(module, formats::kInputBlockMoments);
   if (moments == nullptr || moments->shape.front() == cols / kBlock) return moments != nullptr;
   refusals.add(ErrorCode::kShapeMismatch, module,
                "--importance has moments of {} columns where the weight has {}",
@@ -227,7 +227,7 @@ bool can_carry_errors(const Plan& plan, const PlannedTensor& planned) {
 }
 
 const formats::StatisticTensor* moments_of(const Plan& plan, const PlannedTensor& planned) {
-  return plan.recipe.choices.importance->file().find(
+  return plan.recipe.choices.importance->find_tensor(
       formats::module_name(plan.tensor_of(planned).name), formats::kInputMoments);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include <fmt/format.h>
@@ -78,12 +79,12 @@ std::uint64_t number_to_keep(double keep, std::uint64_t n_experts) {
 
 KeptExperts best_experts(const Checkpoint& model, const ExpertScores& scores, double keep,
                          ExpertScore by) {
-  const std::uint64_t n_experts = model.config().n_routed_experts;
-  KeptExperts kept{.n_experts = n_experts, .layers = {}};
-  const std::uint64_t n_kept = number_to_keep(keep, n_experts);
+  KeptExperts kept{.n_experts = model.config().n_routed_experts, .layers = {}};
   const std::size_t n_groups = formats::read_routing(model.config()).groups;
   ErrorList faults;
   for (const std::uint32_t layer : formats::layers_to_prune(model)) {
+    const std::uint64_t n_experts = formats::experts_of(model.config(), layer);
+    const std::uint64_t n_kept = number_to_keep(keep, n_experts);
     const std::vector<double>* of_layer = scores.find(layer);
     if (of_layer == nullptr) {
       // An MTP layer follows the last main one.
@@ -106,10 +107,24 @@ KeptExperts best_experts(const Checkpoint& model, const ExpertScores& scores, do
   return kept;
 }
 
+template <typename Table>
+void keep_experts_of(std::shared_ptr<const Table>& statistics, const Checkpoint& whole,
+                     const KeptExperts& kept) {
+  if (statistics == nullptr) return;
+  auto of_kept = std::make_shared<Table>(*statistics);
+  of_kept->keep_experts(whole, kept);
+  statistics = std::move(of_kept);
+}
+
 }  // namespace
 
 SelectedExperts select_experts(const Checkpoint& source, const Checkpoint& model,
                                const ExpertSelection& selection) {
+  if (selection.list) {
+    SelectedExperts recorded;
+    recorded.kept = complete_list(model, *selection.list, recorded.remarks);
+    return recorded;
+  }
   if (selection.keep.has_value() == !selection.keep_map.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "which experts stay is said by --keep SHARE with --statistics, or by --keep-map "
@@ -150,6 +165,16 @@ SelectedExperts select_experts(const Checkpoint& source, const Checkpoint& model
   }
   selected.kept = complete_list(model, std::move(selected.kept), selected.remarks);
   return selected;
+}
+
+void keep_experts(Choices& choices, const Checkpoint& whole, const KeptExperts& kept) {
+  keep_experts_of(choices.importance, whole, kept);
+  keep_experts_of(choices.activation_scales, whole, kept);
+  const auto& release = choices.scales_from;
+  // One that was pruned itself has the output's numbers.
+  if (release != nullptr && release->config().n_routed_experts == kept.n_experts)
+    choices.scales_from =
+        std::make_shared<const Checkpoint>(formats::with_kept_experts(release, kept));
 }
 
 }  // namespace ingot::convert

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "convert/recipe/recipe.h"
 #include "formats/kept_experts.h"
 
 // The choice of the routed experts that stay (`ingot prune`).
@@ -24,6 +25,7 @@ struct ExpertSelection {
   ExpertScore by = ExpertScore::kSaliency;
   std::filesystem::path statistics;  ///< directory of `ingot calibrate`, or one of its files
   std::filesystem::path keep_map;    ///< JSON, as parse_kept_experts() reads it
+  std::optional<formats::KeptExperts> list = {};  ///< lists of a manifest, in place of all others
 };
 
 /// Lists, and what a user should know about them.
@@ -40,5 +42,10 @@ struct SelectedExperts {
 /// kCorrupt for scores that are not finite.
 SelectedExperts select_experts(const formats::Checkpoint& source, const formats::Checkpoint& model,
                                const ExpertSelection& selection);
+
+/// Gives the inputs of a recipe that have numbers of experts those of a model with fewer: what was
+/// measured of `whole`, and the scales of a release with as many experts.
+void keep_experts(Choices& choices, const formats::Checkpoint& whole,
+                  const formats::KeptExperts& kept);
 
 }  // namespace ingot::convert

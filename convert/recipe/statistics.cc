@@ -10,6 +10,7 @@
 #include "check/model_fingerprint.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
+#include "formats/base/words.h"
 
 namespace ingot::convert {
 
@@ -90,6 +91,21 @@ std::vector<StampedFile> Statistics::files() const {
   if (!file_) return {other_->file};
   for (const auto& [path, stamp] : file_->stamps()) files.push_back({path, stamp});
   return files;
+}
+
+void Statistics::keep_experts(const formats::Checkpoint& whole, const formats::KeptExperts& kept) {
+  numbers_.emplace(whole, kept.layers);
+  FilledExperts filled;
+  for (const auto& [owner, experts] : filled_) {
+    const auto layer = number_from(std::string_view(owner).substr(owner.rfind('.') + 1));
+    const auto list = layer ? kept.layers.find(*layer) : kept.layers.end();
+    if (list == kept.layers.end()) continue;
+    for (std::size_t number = 0; number < list->second.size(); ++number) {
+      if (std::ranges::binary_search(experts, list->second[number]))
+        filled[owner].push_back(number);
+    }
+  }
+  filled_ = std::move(filled);
 }
 
 void Statistics::require_made_from(const formats::Checkpoint& source,

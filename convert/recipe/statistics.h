@@ -13,6 +13,8 @@
 #include "formats/base/error.h"
 #include "formats/base/hash.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/experts/renumbered_names.h"
+#include "formats/kept_experts.h"
 #include "formats/records/calibration.h"
 #include "formats/storage/encoding.h"
 
@@ -32,12 +34,24 @@ class Statistics {
   [[nodiscard]] std::vector<StampedFile> files() const;
   [[nodiscard]] const FilledExperts& filled() const { return filled_; }
   [[nodiscard]] const formats::CalibrationStatistics& file() const { return *file_; }
+  /// The statistic of a module; null without one.
+  [[nodiscard]] const formats::StatisticTensor* find_tensor(std::string_view module,
+                                                            std::string_view ending) const {
+    return file_->find(own_name(module), ending);
+  }
+  /// Lets modules be asked for by their names in `whole`, whose statistics these are, without the
+  /// experts that do not stay.
+  void keep_experts(const formats::Checkpoint& whole, const formats::KeptExperts& kept);
   /// Throws kMismatch, naming `option`, for a directory that was made from another model.
   void require_made_from(const formats::Checkpoint& source, std::string_view option) const;
   /// Says that one file does not tell which model it was made from; nullopt for a directory.
   [[nodiscard]] std::optional<std::string> warning(std::string_view option) const;
 
  protected:
+  /// The name of a module in the statistics.
+  [[nodiscard]] std::string own_name(std::string_view module) const {
+    return numbers_ ? numbers_->original(module) : std::string(module);
+  }
   /// Throws as CalibrationStatistics::open() does.
   void open(const std::filesystem::path& path);
   /// Reads a file of another program, which has no tensors: there is no file() then. Returns its
@@ -54,6 +68,7 @@ class Statistics {
   std::shared_ptr<const formats::CalibrationStatistics> file_;
   std::optional<Other> other_;  // in its place
   FilledExperts filled_;
+  std::optional<formats::ExpertNumbers> numbers_;
 };
 
 /// Statistics as a table of one thing that they tell of modules.
@@ -62,7 +77,7 @@ class StatisticsTable : public Statistics {
  public:
   /// Returns nullopt for modules that the statistics do not tell it of.
   [[nodiscard]] std::optional<Value> find(std::string_view module) const {
-    const auto found = values_.find(module);
+    const auto found = values_.find(own_name(module));
     return found == values_.end() ? std::nullopt : std::optional(found->second);
   }
 

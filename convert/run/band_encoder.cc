@@ -25,7 +25,7 @@ constexpr float kLargestOrdinaryScale = 0x1p100F;
 std::vector<quantize::MomentBlock> moments_of(const Importance& importance, std::string_view module,
                                               std::uint64_t group_cols) {
   const formats::StatisticTensor* const tensor =
-      importance.file().find(module, formats::kInputBlockMoments);
+      importance.find_tensor(module, formats::kInputBlockMoments);
   INGOT_CHECK(tensor != nullptr);
   const std::vector<float> moments = importance.file().values(*tensor);
   try {

@@ -41,6 +41,15 @@ std::optional<PlacedNumber> number_behind(const std::string& text, std::string_v
   return std::nullopt;
 }
 
+// The number behind the first of these words that has one.
+std::optional<PlacedNumber> number_behind(const std::string& text,
+                                          const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    if (auto number = number_behind(text, word)) return number;
+  }
+  return std::nullopt;
+}
+
 // The word before a mark of a pattern, with its dot.
 void add_word_before(std::string_view mark, std::string_view pattern,
                      std::set<std::string>& words) {
@@ -92,10 +101,18 @@ std::optional<std::uint32_t> ExpertNumbers::layer_of(const std::string& plain) c
     if (const auto mtp = number_behind(plain, mtp_prefix_))
       return static_cast<std::uint32_t>(n_main_ + mtp->value);
   }
-  for (const std::string& word : layer_words_) {
-    if (const auto layer = number_behind(plain, word)) return layer->value;
-  }
-  return std::nullopt;
+  const auto layer = number_behind(plain, layer_words_);
+  return layer ? std::optional(layer->value) : std::nullopt;
+}
+
+std::string ExpertNumbers::original(std::string_view name) const {
+  std::string result(name);
+  const auto expert = number_behind(result, expert_words_);
+  const auto layer = expert ? layer_of(result) : std::nullopt;
+  const auto kept = layer ? kept_.find(*layer) : kept_.end();
+  if (kept == kept_.end() || expert->value >= kept->second.size()) return result;
+  return result.replace(expert->begin, expert->end - expert->begin,
+                        std::to_string(kept->second[expert->value]));
 }
 
 std::optional<std::string> ExpertNumbers::renumbered(std::string_view name) const {
@@ -107,10 +124,7 @@ std::optional<std::string> ExpertNumbers::renumbered(std::string_view name) cons
     plain += name[i];
     place.push_back(i);
   }
-  std::optional<PlacedNumber> expert;
-  for (const std::string& word : expert_words_) {
-    if (!expert) expert = number_behind(plain, word);
-  }
+  const auto expert = number_behind(plain, expert_words_);
   if (!expert) return std::string(name);
   const auto layer = layer_of(plain);
   std::set<std::optional<std::uint32_t>> numbers;

@@ -39,13 +39,15 @@ class ExpertNumbers {
   /// The name in new numbers; nullopt where it is that of a dropped expert. Throws kUnsupported for
   /// an expert's number in several layers that do not agree about it.
   [[nodiscard]] std::optional<std::string> renumbered(std::string_view name) const;
+  /// Returns the name that a module of the model with fewer experts has in the whole one.
+  [[nodiscard]] std::string original(std::string_view name) const;
   /// Renumbers the names in lists and keys at any depth, and leaves out those of dropped experts.
   void renumber(Json& description) const;
 
  private:
   [[nodiscard]] std::optional<std::uint32_t> layer_of(const std::string& plain) const;
 
-  const std::map<std::uint32_t, std::vector<std::uint32_t>>& kept_;
+  std::map<std::uint32_t, std::vector<std::uint32_t>> kept_;
   std::vector<std::string> expert_words_, layer_words_;  ///< words before numbers, with their dot
   std::string mtp_prefix_;
   std::uint64_t n_main_;

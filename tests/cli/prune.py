@@ -14,9 +14,10 @@ import tempfile
 import numpy
 
 ingot, golden = map(os.path.abspath, sys.argv[1:3])
-# A default run takes forms of their own: groups, MTP layers, hash tables, stacks with parts, rows behind the experts.
+# A default run takes forms of their own: groups, MTP layers, hash tables, stacks with parts, rows behind the experts,
+# words of other packers.
 usual = """arch/deepseek_v3/checkpoint arch_variants/deepseek_v2_grouped/checkpoint families/deepseek_v4 families/gpt_oss
-    families/gpt_oss_bf16 families/qwen3_5_moe_fp8 families/kimi_k25 families/mistral4_fp8 forward/longcat_flash/checkpoint
+    families/mixtral_awq families/qwen3_moe_gptq_asym_actorder families/qwen3_5_moe_fp8 families/kimi_k25 families/mistral4_fp8 forward/longcat_flash/checkpoint
     forward/inkling/checkpoint forward/ernie4_5_moe/checkpoint forward/dbrx/checkpoint""".split()
 found = sorted(os.path.dirname(path) for path in glob.glob(f"{golden}/**/config.json", recursive=True)
                if glob.glob(os.path.dirname(path) + "/*.safetensors"))
@@ -158,11 +159,9 @@ with tempfile.TemporaryDirectory() as work:
         lists = json.load(open(f"{out}/ingot.json"))["recipe"]["choices"]["kept_experts"][-1]["layers"]
         require(text_of(json.load(open(f"{out}/config.json")))[key] == n_kept, "config.json says another number")
         wanted, got = assembled(tensors, lists, n_experts, n_layers), tensors_of(out)
-        # Words of AWQ and GPTQ are packed otherwise in what is written.
-        is_packed = any(tensor.endswith(".qweight") for tensor in tensors)
-        require(is_packed or wanted.keys() == got.keys(),
+        require(wanted.keys() == got.keys(),
                 f"names {sorted(wanted.keys() - got.keys())[:3]} are missing, {sorted(got.keys() - wanted.keys())[:3]} are more")
-        for tensor in () if is_packed else wanted.keys() & got.keys():
+        for tensor in wanted.keys() & got.keys():
             require(wanted[tensor][:2] == got[tensor][:2], f"{tensor} is {got[tensor][:2]}, not {wanted[tensor][:2]}")
             require(wanted[tensor][2] == got[tensor][2], f"{tensor} has other bytes")
         before, after = run("check", model), run("check", out)
@@ -267,10 +266,87 @@ with tempfile.TemporaryDirectory() as work:
         assert slots[layer] == [kept.index(n) for n in [*range(0, 16, 2), *range(1, 16, 2)] if n in kept], slots[layer]
     expect(0, "PASS", "verify", example, at("mapped"))
 
+    # In one pass as in two: statistics and scales of the whole model, by the numbers that experts have there.
+    json.dump(lists_of(pruned), open(at("same.json"), "w"))
+    in_nvfp4 = ["--to", "nvfp4", "--importance", at("stats")]
+    expect(0, "", "prune", example, at("one-pass"), *asked, *in_nvfp4)
+    expect(0, "", "convert", example, at("nvfp4"), *in_nvfp4)
+    expect(0, "", "prune", at("nvfp4"), at("two-passes"), "--keep-map", at("same.json"), "--no-measure")
+    same(at("one-pass"), at("two-passes"))
+    expect(0, "PASS", "verify", example, at("one-pass"))
+    expect(0, "", "convert", example, at("plain"), "--to", "bf16")
+    in_grid = ["--to", "fp8", "--scales-from", example, "--no-measure"]
+    expect(0, "", "prune", at("plain"), at("grid"), "--keep-map", at("same.json"), *in_grid)
+    weights, wanted = tensors_of(at("grid")), tensors_of(pruned)
+    assert all(weights[name] == tensor for name, tensor in wanted.items() if tensor[0] == "F8_E4M3")
+    # Made again from the lists in the manifest, of this job or of its source; measured, and shared out to ranks.
+    for source, out in ((example, pruned), (pruned, at("cast")), (pruned, at("twice"))):
+        expect(0, "", "rederive", out, "--source", source, "--all")
+    expect(2, "is not the one", "rederive", at("twice"), "--source", example, "--all")
+    expect(2, "fingerprint", "balance", pruned, "--loads", at("stats"), "--ep", "2", "--out", at("loads.json"))
+    expect(0, "", "balance", pruned, "--text", text, "--ep", "2", "--out", at("loads.json"))
+    expect(0, "", "convert", pruned, at("balanced"), "--ep", "2", "--expert-map", at("loads.json"))
+    for source in (example, pruned):
+        expect(0, "PASS", "verify", source, at("balanced"))
+    open(at("recipe.yaml"), "w").write(f"base: {pruned}\nsources: {{own: {at('one-pass')}}}\n"
+                                       "rules:\n- {match: 'role:experts', from: own}\n")
+    expect(0, "", "compose", at("recipe.yaml"), at("composed"))
+    expect(0, "PASS", "verify", at("recipe.yaml"), at("composed"))
+    open(at("recipe.yaml"), "w").write(f"base: {example}\nsources: {{own: {pruned}}}\n"
+                                       "rules:\n- {match: 'role:experts', from: own}\n")
+    expect(2, "n_routed_experts 12", "compose", at("recipe.yaml"), at("not-composed"))
+    expect(2, "was made of a model with 16", "verify", pruned, half)
+    expect(0, "", "compare", pruned, half, "--reference", example)
+
+    # Numbers by layer, where the config of a class can say them.
+    hunyuan = f"{golden}/forward/hunyuan_v1_moe/checkpoint"
+    config = json.load(open(hunyuan + "/config.json"))
+    n_layers = config["num_hidden_layers"]
+    uneven = {str(layer): list(range(layer % 3, 6)) for layer in range(n_layers)}
+    json.dump(uneven, open(at("uneven.json"), "w"))
+    expect(0, "different numbers of experts", "prune", hunyuan, at("uneven"), "--keep-map", at("uneven.json"),
+           "--measure")
+    assert json.load(open(at("uneven/config.json")))["num_experts"] == [len(kept) for kept in uneven.values()]
+    assert tensors_of(at("uneven")) == assembled(tensors_of(hunyuan), uneven, 6, n_layers)
+    expect(0, "PASS", "verify", hunyuan, at("uneven"))
+    expect(0, "", "check", at("uneven"), "--source-of", at("uneven"))
+    expect(0, "", "rederive", at("uneven"), "--source", hunyuan, "--all")
+    expect(0, "", "generate", at("uneven"), "--tokens", "1 2 3", "--greedy", "--max-new-tokens", "2")
+    expect(0, "", "convert", at("uneven"), at("uneven-tp"), "--tp", "2")
+    expect(0, "PASS", "verify", hunyuan, at("uneven-tp"))
+    expect(2, "different numbers of experts", "convert", at("uneven"), at("uneven-ep"), "--ep", "2")
+    json.dump({layer: list(range(3)) for layer in uneven}, open(at("even.json"), "w"))
+    expect(0, "", "prune", at("uneven"), at("even"), "--keep-map", at("even.json"), "--no-measure")
+    for source in (hunyuan, at("uneven")):
+        expect(0, "PASS", "verify", source, at("even"))
+
     # Wrong input.
     def refuse(text, *arguments):
         expect(2, text, "prune", example, at("none"), *arguments)
         assert not os.path.exists(at("none")), f"{arguments} left something"
+
+    whole = {layer: list(range(12)) for layer in "12345"}
+    for document, fact in (
+            ("{", "json"), ("[]", "no object of layers"), ("{}", "no object of layers"),
+            ({"layers": []}, "no object of layers"), ({**whole, "3": [*range(11), 10]}, "expert 10 a second time"),
+            ({**whole, "3": []}, "no list of the experts"), ({**whole, "3": "all"}, "no list of the experts"),
+            ({**whole, "3": [0, -1]}, "no number of an expert"),
+            ({**whole, "3": [0, 1.5]}, "no number of an expert"), ({**whole, "3": [2 ** 70]}, "no number of an expert"),
+            ({**whole, "3": [[0]]}, "no number of an expert"), ({**whole, "3": [*range(11), 16]}, "has no expert 16"),
+            ({**whole, "0": [0]}, "layer 0 has no experts"), ({**whole, "9": [0]}, "layer 9 has no experts"),
+            ({**whole, "model.layers.3.mlp": [0]}, "a second list"), ({**whole, "three": [0]}, "is no layer"),
+            ({"num_experts": 8, "layers": whole}, "has expert 11, of 8"),
+            ({"num_experts": 64, "layers": whole}, "is for 64 experts"),
+            ({"num_experts": "16", "layers": whole}, "is no number"),
+            ({layer: whole[layer] for layer in "124"}, "layer 3 has experts"),
+            ({**whole, "3": [0, 1, 2, 3]}, "hunyuan_v1_moe"),
+            ({layer: list(range(16)) for layer in whole}, "nothing is left out"), ("[" * 100000, "json")):
+        with open(at("hostile.json"), "w") as file:
+            file.write(document if isinstance(document, str) else json.dumps(document))
+        refuse(fact, "--keep-map", at("hostile.json"))
+    refuse("--no-measure leaves", *asked, "--text", text)
+    refuse("one part of a job", "--keep", "0.75", "--statistics", at("stats"), "--text", text, "--part", "0/2")
+    refuse("fold it in", *asked, "--lora", f"{golden}/lora/dense/plain-gauss")
 
     refuse("nearest number that fits is 12 (--keep 0.75)", "--keep", "0.875", "--statistics", at("stats"))
     refuse("nearest number that fits is 8 (--keep 0.5)", "--keep", "0.625", "--statistics", at("stats"))
@@ -278,7 +354,7 @@ with tempfile.TemporaryDirectory() as work:
     refuse("--keep", "--keep", "1.5", "--statistics", at("stats"))
     refuse("--statistics", "--keep", "0.75")
     refuse("--keep-map", "--to", "bf16")
-    refuse("--importance", *asked, "--importance", at("stats"))
+    refuse("--importance", *asked, "--importance", at("stats"))  # nothing is quantized
     refuse("--consume-source", *asked, "--consume-source")
     refuse("saliency, tokens", *asked, "--by", "size")
     other = f"{golden}/arch/deepseek_v3/checkpoint"

@@ -143,6 +143,11 @@ TEST(ExpertNumbers, AreFoundInNamesAndPatterns) {
   EXPECT_EQ(numbers.renumbered("re:.*layers\\.2\\.mlp\\.experts\\.5\\..*"),
             "re:.*layers\\.2\\.mlp\\.experts\\.2\\..*");
   EXPECT_EQ(numbers.renumbered("*.experts.3.*"), "*.experts.1.*");
+  EXPECT_EQ(numbers.original("model.layers.1.mlp.experts.2.up_proj"),
+            "model.layers.1.mlp.experts.7.up_proj");
+  for (const char* name : {"model.layers.1.mlp.experts.3.up_proj", "model.layers.0.mlp.experts.2",
+                           "model.layers.1.self_attn.q_a_proj"})
+    EXPECT_EQ(numbers.original(name), name);
   for (const char* name : {"model.layers.0.mlp.experts.7.up_proj", "lm_head", "*.experts.*",
                            "model.layers.1.mlp.shared_experts.7.up_proj"})
     EXPECT_EQ(numbers.renumbered(name), name);
