@@ -5,11 +5,10 @@
 #include <vector>
 
 #include <fcntl.h>
-#include <linux/fs.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #include "formats/base/stop_scope.h"
+#include "formats/files/shared_blocks.h"
 
 namespace ingot::delta {
 
@@ -44,7 +43,7 @@ Hash128 hash_of_file(const std::filesystem::path& path) {
 bool clone_file(const Fd& from, const Fd& to) {
   struct stat facts {};
   if (::fstat(from.get(), &facts) == 0) (void)::fchmod(to.get(), facts.st_mode & 0777U);
-  return ::ioctl(to.get(), FICLONE, from.get()) == 0;
+  return share_blocks(from, to);
 }
 
 Hash128 copy_into(const std::filesystem::path& from, const Folder& folder,

@@ -8,6 +8,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/stop_scope.h"
+#include "formats/files/shared_blocks.h"
 
 namespace ingot::convert {
 namespace fs = std::filesystem;
@@ -84,13 +85,10 @@ fs::path StagedFiles::make(const std::string& name) {
 bool StagedFiles::share(const fs::path& from, const std::string& name, bool link) {
   (void)folder_.make(fs::path(name).parent_path());
   folder_.remove(name);
-  const bool is_linked = link && link_file(from, directory() / name);
-  if (is_linked) {
-    take(name);
-  } else {
-    copy_durably(from, make(name));
-  }
-  return is_linked;
+  if (!link || !link_file(from, directory() / name))
+    return copy_durably(from, make(name)).is_shared;
+  take(name);
+  return true;
 }
 
 void StagedFiles::take(const std::string& name) {
@@ -123,19 +121,20 @@ CopiedFile copy_durably(const fs::path& from, const fs::path& to) {
   const Fd source = Fd::open_for_reading(from);
   Fd target = Fd::open_for_writing(to, O_WRONLY | O_NOFOLLOW);
   const std::uint64_t size = source.size();
+  const bool is_shared = share_blocks(source, target);
   TensorHasher hasher;
   std::vector<std::byte> buffer(kCopyBytes);
   for (std::uint64_t done = 0; done < size;) {
     StopScope::check();
     const auto piece = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - done));
     source.read_exact(piece, done);
-    target.write_exact(piece, done);
+    if (!is_shared) target.write_exact(piece, done);
     hasher.update(piece);
     done += piece.size();
   }
   target.sync();
   target.close();
-  return {.n_bytes = size, .hash = hasher.finish()};
+  return {.n_bytes = size, .hash = hasher.finish(), .is_shared = is_shared};
 }
 
 }  // namespace ingot::convert
