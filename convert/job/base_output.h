@@ -17,8 +17,8 @@ namespace ingot::convert {
 /// An output of an earlier version of the source, of which unchanged tensors are taken over.
 struct BasePlace {
   std::filesystem::path output;  ///< empty: none
-  /// The source of that output; its tensors have to be those that the output's records name. Empty:
-  /// the records are believed.
+  /// The source of that output; its tensors have to be those that the output's records name, and
+  /// make up for records that are not there. Empty: the records are believed.
   std::filesystem::path source;
 };
 
@@ -44,15 +44,18 @@ struct TakeOver {
   std::size_t threads = 1;
 };
 
-/// Throws kInvalidArgument for a base without records.
+/// Throws kInvalidArgument for a base without manifest, for one rank of an output, and for one
+/// without records whose source is not given.
 void require_base(const BasePlace& place);
 
 /// Reads all tensors of the source that the base has too, and copies the output of those with the
-/// same source bytes into the staged files: of a fused set all or none. The base counts where the
-/// same version of ingot made it by the same recipe and statistics, for the same family, dialect
-/// and unsliced layout; else a remark says so, and nothing is taken. Its bytes are hashed again,
-/// and those that are not what its records say are left to the encoder. The output is that of a
-/// run without a base, to the byte.
+/// same source bytes into the staged files, slice by slice where it is cut for ranks: of a fused
+/// set all or none. The base counts where the same version of ingot made it by the same recipe and
+/// statistics, for the same family, dialect, layout and ranks; else a remark says so, and nothing
+/// is taken. Its bytes are hashed again, and those that are not what its records say are left to
+/// the encoder. The output is that of a run without a base, to the byte. A base without records is
+/// known by its source, which must have the tensors and the config of this one, and by the hashes
+/// of its files; then the records of what is taken have no errors.
 /// Throws as require_base(), and kMismatch where `place.source` is not the source of the base.
 TakenOver take_over(const BasePlace& place, const TakeOver& run);
 

@@ -8,8 +8,6 @@
 
 namespace ingot::convert {
 
-namespace {
-
 Hash128 hash_of_slice(const std::filesystem::path& path, const PlannedSlice& slice) {
   const Fd file = Fd::open_for_reading(path);
   const auto read = [&](std::uint32_t /*piece*/, std::uint64_t at, std::span<std::byte> out) {
@@ -20,6 +18,8 @@ Hash128 hash_of_slice(const std::filesystem::path& path, const PlannedSlice& sli
     slice.turned.nest().gather(offset, out, read);
   });
 }
+
+namespace {
 
 // True if the parts of a tensor are those that an earlier run read.
 bool has_same_source(const Plan& plan, const PlannedTensor& planned, const TensorResult& record) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <vector>
 
 #include "convert/job/journal.h"
@@ -20,6 +21,9 @@ std::vector<std::uint32_t> surviving_items(const Plan& plan, const OutputPaths& 
                                            const JournalContents& earlier,
                                            const SourceStamps::Changes& changed,
                                            std::size_t threads);
+
+/// The hash of a slice that a file at `path` has where the plan has it, in the order of the whole.
+Hash128 hash_of_slice(const std::filesystem::path& path, const PlannedSlice& slice);
 
 /// True when the bytes of one item in the staged files hash to `expected`.
 bool verify_tensor(const PlannedTensor& planned, const Plan& plan, const OutputPaths& paths,
