@@ -36,6 +36,9 @@ struct FilePlan {
   };
   std::map<std::string, Placed> placed;
   std::set<std::string> removed;
+  /// Weights files that are another name of one that is written whole: name to that one's.
+  std::map<std::string, std::string> linked;
+  std::vector<std::string> folders;  ///< directories of ranks, which have states of their own
   std::vector<bool> is_whole;  ///< weights files that are written whole, by number
   std::vector<bool> is_run;    ///< weights files of which ranges are written
 
@@ -101,6 +104,7 @@ class Application {
       if (reader_->is_changed(tensor)) ++applied_.n_changed;
     }
     if (chain_.has_record()) applied_.n_compared = stored.size();
+    if (!chain_.full) require_one_version(*weights_, chain_.from);
   }
 
   Applied check() {
@@ -176,7 +180,12 @@ class Application {
       plan.is_run[file] = in_place && !chain_.full && changed[file] && folder.n_links(name) == 1 &&
                           !fs::is_symlink(base_ / name);
       plan.is_whole[file] = (changed[file] || chain_.full) && !plan.is_run[file];
+      const std::uint32_t leader = reader_->leader_of(file);
+      if (!plan.is_whole[file] || leader == file) continue;
+      plan.is_whole[file] = false;
+      plan.linked.emplace(name, weights_->files()[leader].name);
     }
+    plan.folders.assign(weights_->folders().begin(), weights_->folders().end());
     if (chain_.full) plan_full(plan);
     for (const Version& version : chain_.deltas) {
       const auto remove = [&](const std::string& name) {
@@ -186,9 +195,9 @@ class Application {
       if (version.record) {
         for (const std::string& name : version.record->removed) remove(name);
       } else if (!version.tensors.empty()) {
-        for (const auto& name :
-             {formats::kManifestName, formats::kRecordsName, formats::kVerifyName})
-          remove(std::string(name));
+        for (const std::string& name : extra_names(*weights_)) {
+          if (is_own_record(name)) remove(name);
+        }
       }
       for (const ExtraFile& file : version.extra) {
         plan.removed.erase(file.name);
@@ -208,16 +217,27 @@ class Application {
       if (!entry.is_regular_file() || name.starts_with('.') || weights.contains(name)) continue;
       plan.placed[name] = {entry.path(), std::nullopt};
     }
-    for (const fs::directory_entry& entry : entries_in(base_)) {
-      const std::string name = entry.path().filename().string();
-      const bool is_folder = entry.is_directory() && !entry.is_symlink();
-      if (!is_folder && !weights.contains(name) && !plan.placed.contains(name))
-        plan.removed.insert(name);
-    }
+    const auto remove_others = [&](const fs::path& folder) {
+      if (!stamp_of(base_ / folder)) return;
+      for (const fs::directory_entry& entry : entries_in(base_ / folder)) {
+        const std::string name = (folder / entry.path().filename()).string();
+        const bool is_folder = entry.is_directory() && !entry.is_symlink();
+        if (!is_folder && !weights.contains(name) && !plan.placed.contains(name))
+          plan.removed.insert(name);
+      }
+    };
+    remove_others({});
+    for (const std::string& folder : weights_->folders()) remove_others(folder);
   }
 
-  // Puts files that are taken as they are into a folder.
-  static void place(const FilePlan& plan, const Folder& folder, const fs::path& inside) {
+  // Puts files that are taken as they are into a folder, and names of those that are written whole.
+  void place(const FilePlan& plan, const Folder& folder, const fs::path& inside) const {
+    for (const auto& [name, first] : plan.linked) {
+      const fs::path from = fs::path(folder.path()) / inside / first, to = inside / name;
+      (void)folder.make(to.parent_path());
+      folder.remove(to);
+      if (!link_file(from, folder.path() / to)) (void)copy_into(from, folder, to);
+    }
     for (const auto& [name, file] : plan.placed) {
       const Hash128 hash = copy_into(file.from, folder, inside / name);
       if (file.hash && hash != *file.hash) refuse_extra(file.from);
@@ -271,10 +291,12 @@ bool can_exchange(const Folder& folder) {
 bool Application::mirror(const FilePlan& plan, const Folder& sibling) const {
   std::set<std::string> left_out = plan.removed;
   for (const auto& [name, file] : plan.placed) left_out.insert(name);
+  for (const auto& [name, first] : plan.linked) left_out.insert(name);
   for (std::uint32_t file = 0; file < plan.is_whole.size(); ++file) {
     if (plan.is_whole[file]) left_out.insert(weights_->files()[file].name);
   }
-  left_out.insert((fs::path(kSyncFolder) / kStateName).string());
+  left_out.insert(state_name({}).string());
+  for (const std::string& folder : plan.folders) left_out.insert(state_name(folder).string());
   const fs::path target = sibling.path();
   for (const fs::directory_entry& entry : entries_below(base_)) {
     const fs::path name = entry.path().lexically_relative(base_);
@@ -333,7 +355,8 @@ bool Application::exchange(const Folder& folder) {
         [&](const TensorPiece& piece) { files.put(piece); });
     files.finish();
     place(plan, *sibling, {});
-    write_state(*sibling, chain_.to);
+    for (const std::string& rank : plan.folders) write_state(*sibling, rank, chain_.to);
+    write_state(*sibling, {}, chain_.to);
     sibling->remove(marker);
     for (const fs::directory_entry& entry : entries_below(sibling->path())) {
       if (entry.is_directory() && !entry.is_symlink()) sync_directory(entry.path());
@@ -382,6 +405,8 @@ void Application::write_in_place(const Folder& folder) {
       if (plan.is_run[file]) facts.files.emplace(file, weights_->files()[file].name);
     }
     for (const auto& [name, file] : plan.placed) facts.staged.push_back(name);
+    for (const auto& [name, first] : plan.linked) facts.staged.push_back(name);
+    facts.folders = plan.folders;
     facts.removed.assign(plan.removed.begin(), plan.removed.end());
     commit_journal(folder, facts);
   } catch (...) {

@@ -96,6 +96,7 @@ Chain open_chain(const fs::path& base, std::span<const fs::path> given) {
           .in_file(versions.at(above).string());
     }
     Version version = open_version(found->second);
+    version.narrow_to(resolved_path(base).filename().string());
     if (version.is_full) {
       chain.full = std::move(version);
       break;
@@ -154,6 +155,29 @@ ChainReader::ChainReader(const Chain& chain, const Weights& base)
     }
     faults.throw_if_any();
   }
+  find_leaders();
+}
+
+void ChainReader::find_leaders() {
+  for (std::uint32_t file = 0; file < base_.files().size(); ++file)
+    leaders_.push_back(base_.first_of(file));
+  // Tensors by their place in files that are the same one.
+  std::map<std::pair<std::uint32_t, std::uint64_t>, const StoredTensor*> first;
+  for (const StoredTensor& tensor : base_.stored()) {
+    const std::uint32_t leader = base_.first_of(tensor.file);
+    const auto [at, is_new] = first.emplace(std::pair(leader, tensor.offset), &tensor);
+    if (is_new || leader == tensor.file || tensor.n_bytes == 0) continue;
+    const bool is_same = std::ranges::all_of(chain_.deltas, [&](const Version& version) {
+      const DeltaTensor* one = version.find(at->second->name);
+      const DeltaTensor* other = version.find(tensor.name);
+      if (one == nullptr && other == nullptr && !version.record) return true;
+      if (!version.record) return false;
+      const RecordedTensor& a = *version.record->find(at->second->name);
+      const RecordedTensor& b = *version.record->find(tensor.name);
+      return a.base == b.base && a.next == b.next;
+    });
+    if (!is_same) leaders_[tensor.file] = tensor.file;
+  }
 }
 
 bool ChainReader::is_changed(const StoredTensor& tensor) const {
@@ -162,7 +186,8 @@ bool ChainReader::is_changed(const StoredTensor& tensor) const {
 
 bool ChainReader::is_read(const StoredTensor& tensor,
                           const std::function<bool(std::uint32_t)>& wants_file) const {
-  return is_changed(tensor) || chain_.has_record() || wants_file(tensor.file);
+  return leaders_[tensor.file] == tensor.file &&
+         (is_changed(tensor) || chain_.has_record() || wants_file(tensor.file));
 }
 
 std::uint64_t ChainReader::n_read(const std::function<bool(std::uint32_t)>& wants_file) const {
@@ -218,6 +243,15 @@ std::vector<TensorState> ChainReader::run(
     }
   });
   if (failure) std::rethrow_exception(failure);
+  std::map<std::pair<std::uint32_t, std::uint64_t>, const TensorState*> led;
+  for (std::uint32_t i = 0; i < stored.size(); ++i) {
+    const auto place = std::pair(leaders_[stored[i].file], stored[i].offset);
+    if (stored[i].file == place.first) led.insert_or_assign(place, &states[i]);
+  }
+  for (std::uint32_t i = 0; i < stored.size(); ++i) {
+    const auto place = std::pair(leaders_[stored[i].file], stored[i].offset);
+    if (stored[i].file != place.first && stored[i].n_bytes > 0) states[i] = *led.at(place);
+  }
   return states;
 }
 

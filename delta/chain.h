@@ -58,7 +58,12 @@ class ChainReader {
   /// Bytes that run() reads.
   [[nodiscard]] std::uint64_t n_read(const std::function<bool(std::uint32_t)>& wants_file) const;
 
-  /// Reads changed tensors, all where a delta has our record, and those of files that are wanted.
+  /// The first file that is the same one on disk, if its tensors become the same bytes under all of
+  /// its names; else the file itself.
+  [[nodiscard]] std::uint32_t leader_of(std::uint32_t file) const { return leaders_[file]; }
+
+  /// Reads changed tensors, all where a delta has our record, and those of files that are wanted;
+  /// of files with leaders none.
   /// `look` gets the pieces of a tensor in order, on one of `threads` threads. Throws kMismatch
   /// (another base, or a damaged delta) and kCorrupt after pieces of the tensor were looked at.
   /// Returns the states, by the index of the tensor.
@@ -71,6 +76,7 @@ class ChainReader {
   struct Stage;
   [[nodiscard]] bool is_read(const formats::StoredTensor& tensor,
                              const std::function<bool(std::uint32_t)>& wants_file) const;
+  void find_leaders();
   TensorState run_tensor(std::uint32_t index, std::size_t worker,
                          const std::function<void(const TensorPiece&)>& look,
                          const std::function<void(std::uint64_t)>& progress) const;
@@ -78,6 +84,7 @@ class ChainReader {
   const Chain& chain_;
   const Weights& base_;
   std::vector<bool> changed_, changed_files_;
+  std::vector<std::uint32_t> leaders_;
 };
 
 }  // namespace ingot::delta

@@ -177,6 +177,7 @@ JournalFacts read_journal(const fs::path& path) {
   }
   names("staged", facts.staged);
   names("removed", facts.removed);
+  if (fields.find("folders") != nullptr) names("folders", facts.folders);
   return facts;
 }
 
@@ -257,7 +258,8 @@ void commit_journal(const Folder& folder, const JournalFacts& facts) {
                      {"runs", facts.n_runs},
                      {"files", formats::json_list(facts.files, file_json)},
                      {"staged", facts.staged},
-                     {"removed", facts.removed}};
+                     {"removed", facts.removed},
+                     {"folders", facts.folders}};
   const fs::path staging = kStagingName;
   const std::string text = formats::json_text(json);
   Fd file = folder.replace(staging / formats::kDeltaJournalName, O_WRONLY);
@@ -281,7 +283,8 @@ std::uint64_t finish_journal(const Folder& folder, std::size_t threads) {
   const fs::path journal = fs::path(folder.path()) / partial;
   const JournalFacts facts = read_journal(journal / formats::kDeltaJournalName);
   // Engines that read the state meanwhile take the directory for one without any version.
-  folder.remove(fs::path(kSyncFolder) / kStateName);
+  folder.remove(state_name({}));
+  for (const std::string& rank : facts.folders) folder.remove(state_name(rank));
   std::atomic<std::size_t> next = 0;
   if (facts.n_runs > 0) {
     run_workers(std::max<std::size_t>(std::min(threads, facts.n_runs), 1), [&](std::size_t) {
@@ -311,7 +314,8 @@ std::uint64_t finish_journal(const Folder& folder, std::size_t threads) {
   }
   for (const std::string& name : facts.removed) folder.remove(name);
   sync_folders(folder, folders);
-  write_state(folder, facts.version);
+  for (const std::string& rank : facts.folders) write_state(folder, rank, facts.version);
+  write_state(folder, {}, facts.version);
   folder.remove_all(kSweptName);
   folder.rename(partial, folder, kSweptName);
   sync_directory(folder.path());
@@ -319,8 +323,8 @@ std::uint64_t finish_journal(const Folder& folder, std::size_t threads) {
   return facts.version;
 }
 
-void write_state(const Folder& folder, std::uint64_t version) {
-  const fs::path sync = kSyncFolder;
+void write_state(const Folder& folder, const fs::path& inside, std::uint64_t version) {
+  const fs::path sync = inside / kSyncFolder;
   (void)folder.make(sync);
   const fs::path made = sync / "state.json.ingot";
   Fd file = folder.replace(made, O_WRONLY);

@@ -26,6 +26,8 @@ struct JournalFacts {
   std::map<std::uint64_t, std::string> files;  ///< weights files in which runs are, by number
   std::vector<std::string> staged;             ///< files that get their names from `files/`
   std::vector<std::string> removed;            ///< files that go
+  /// Directories of ranks, which get the state of the version as the directory above them does.
+  std::vector<std::string> folders = {};
 };
 
 /// Ranges of one worker, as a zstd stream. From one thread.
@@ -60,7 +62,8 @@ bool has_journal(const std::filesystem::path& directory);
 /// version that the directory holds then. Never opens a file that has other names.
 std::uint64_t finish_journal(const Folder& folder, std::size_t threads);
 
-/// Puts `.weight_sync/state.json` in its place, on disk when this returns.
-void write_state(const Folder& folder, std::uint64_t version);
+/// Puts `.weight_sync/state.json` in its place in `folder`, or in the directory `inside` of it, on
+/// disk when this returns.
+void write_state(const Folder& folder, const std::filesystem::path& inside, std::uint64_t version);
 
 }  // namespace ingot::delta

@@ -1,7 +1,9 @@
 #include "delta/make.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <map>
 #include <set>
 
 #include <fcntl.h>
@@ -36,11 +38,16 @@ constexpr std::uint64_t kDeltaFileBytes = 5'000'000'000;
 constexpr std::size_t kDeltaFileTensors = 100'000;
 constexpr std::size_t kJoinPiece = std::size_t{1} << 20;
 
+constexpr std::size_t kNoOther = ~std::size_t{0};
+
 /// A payload in the file of the worker that made it.
 struct Spilled {
   std::size_t worker = 0;
   std::uint64_t offset = 0;
   TensorDifference difference;
+  /// The tensor that has the same bytes on both sides, in files that ranks share: its payload is
+  /// that of this one.
+  std::size_t like = kNoOther;
 };
 
 // Throws where a delta has no form for the difference of the headers.
@@ -100,6 +107,11 @@ class Maker {
     for (const StoredTensor& tensor : stored) order_.push_back(&tensor);
     std::ranges::sort(order_, {}, &StoredTensor::name);
     spilled_.resize(order_.size());
+    find_shared();
+    if (options_.by_records) {
+      old_hashes_ = old_.recorded_hashes();
+      new_hashes_ = now_.recorded_hashes();
+    }
     const std::uint64_t total = 2 * now_.n_bytes();
     std::atomic<std::uint64_t> done = 0;
     std::atomic<std::size_t> next = 0;
@@ -125,24 +137,42 @@ class Maker {
       }
     });
     for (std::size_t i = 0; i < order_.size(); ++i) {
-      const TensorDifference& difference = spilled_[i].difference;
-      record.tensors.push_back({.name = order_[i]->name,
-                                .dtype = std::string(formats::dtype_name(order_[i]->dtype)),
-                                .shape = order_[i]->shape,
-                                .base = difference.old_hash,
-                                .next = {}});
-      if (difference.n_changed > 0) record.tensors.back().next = difference.new_hash;
+      const std::size_t like = spilled_[i].like;
+      const TensorDifference& difference = spilled_[like == kNoOther ? i : like].difference;
+      RecordedTensor& recorded = record.tensors.emplace_back(
+          RecordedTensor{.name = order_[i]->name,
+                         .dtype = std::string(formats::dtype_name(order_[i]->dtype)),
+                         .shape = order_[i]->shape,
+                         .base = difference.old_hash,
+                         .next = {}});
+      if (difference.n_changed == 0) continue;
+      recorded.next = difference.new_hash;
+      if (like != kNoOther) recorded.like = order_[like]->name;
+    }
+  }
+
+  // Finds tensors that both sides have in files with several names.
+  void find_shared() {
+    std::map<std::array<std::uint64_t, 4>, std::size_t> seen;
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      const StoredTensor& after = *order_[i];
+      const StoredTensor& before = *old_.find(after.name);
+      const auto [at, is_new] = seen.emplace(
+          std::array<std::uint64_t, 4>{old_.first_of(before.file), before.offset,
+                                       now_.first_of(after.file), after.offset},
+          i);
+      if (!is_new && after.n_bytes > 0) spilled_[i].like = at->second;
     }
   }
 
   void compare_one(std::size_t i, std::size_t worker, std::uint64_t& end) {
     const StoredTensor& tensor = *order_[i];
     Spilled& spilled = spilled_[i];
-    if (options_.unchanged) {
-      if (const auto hash = options_.unchanged(tensor.name)) {
-        spilled.difference.old_hash = *hash;
-        return;
-      }
+    if (spilled.like != kNoOther) return;
+    const auto known = old_hashes_.find(tensor.name), is = new_hashes_.find(tensor.name);
+    if (known != old_hashes_.end() && is != new_hashes_.end() && known->second == is->second) {
+      spilled.difference.old_hash = known->second;
+      return;
     }
     const StoredTensor& before = *old_.find(tensor.name);
     spilled.worker = worker;
@@ -167,6 +197,10 @@ class Maker {
     for (std::size_t i = 0; i < order_.size(); ++i) {
       const TensorDifference& difference = spilled_[i].difference;
       if (!record.tensors[i].next) continue;
+      if (spilled_[i].like != kNoOther) {
+        ++made.n_changed;
+        continue;
+      }
       if (files.empty() || in_file >= kDeltaFileBytes || files.back().size() >= kDeltaFileTensors) {
         files.emplace_back();
         in_file = 0;
@@ -226,16 +260,15 @@ class Maker {
   // become of the base's.
   void write_extra(DeltaRecord& record) {
     const bool has_same_files = have_same_files(old_, now_);
-    const auto is_ours = [](const std::string& name) {
-      return name == formats::kManifestName || name == formats::kRecordsName ||
-             name == formats::kVerifyName;
+    const auto is_index = [](const std::string& name) {
+      return fs::path(name).filename() == formats::kIndexName;
     };
-    const std::vector<std::string> before = extra_names(old_.directory());
-    std::vector<std::string> after = extra_names(now_.directory());
+    const std::vector<std::string> before = extra_names(old_);
+    std::vector<std::string> after = extra_names(now_);
     if (!has_same_files) {
-      std::erase_if(after, is_ours);
+      std::erase_if(after, is_own_record);
       // The index of the base stays, which is right: the same tensors are in its files.
-      std::erase(after, std::string(formats::kIndexName));
+      std::erase_if(after, is_index);
     }
     for (const std::string& name : after) {
       const fs::path from = now_.directory() / name;
@@ -248,7 +281,7 @@ class Maker {
     }
     for (const std::string& name : before) {
       if (std::ranges::binary_search(after, name)) continue;
-      if (name != formats::kIndexName || has_same_files) record.removed.push_back(name);
+      if (!is_index(name) || has_same_files) record.removed.push_back(name);
     }
   }
 
@@ -272,6 +305,7 @@ class Maker {
   std::vector<const StoredTensor*> order_;
   std::vector<Spilled> spilled_;
   std::vector<Fd> spills_;
+  std::map<std::string, Hash128, std::less<>> old_hashes_, new_hashes_;  // none: all are read
   Json weight_map_;
 };
 
@@ -302,6 +336,7 @@ MadeDelta make_delta(const fs::path& old_directory, const fs::path& new_director
   const std::vector<std::uint64_t> versions = versions_in(stream);
   made.base = versions.empty() ? 0 : versions.back();
   made.version = made.base + 1;
+  require_one_version(old, state_of(old_directory).value_or(0));
   if (const auto state = state_of(old_directory); state && *state != made.base) {
     throw Error(ErrorCode::kMismatch, "holds version {}, and the stream ends with version {}",
                 *state, made.base)

@@ -4,14 +4,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "delta/checksum.h"
 #include "delta/patch.h"
-#include "formats/base/hash.h"
 
 namespace ingot::delta {
 
@@ -19,9 +16,8 @@ struct MakeOptions {
   DeltaEncoding encoding = DeltaEncoding::kXor;
   ChecksumKind checksum = ChecksumKind::kXxh3;
   std::size_t threads = 1;
-  /// Tensor hash of a tensor that is known to be the same on both sides: it is not read. Empty: all
-  /// are read.
-  std::function<std::optional<Hash128>(std::string_view name)> unchanged = {};
+  /// Tensors with the same hash in the records of both sides are not read.
+  bool by_records = false;
   /// Bytes of both sides that were read so far, and in all. From any thread.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};
 };
@@ -40,7 +36,7 @@ struct MadeDelta {
 /// Writes the difference of two checkpoints as the next version of a stream: its last + 1, or 1.
 /// The version appears whole, by one rename; a killed run leaves `.ingot-delta` in the stream, and
 /// the next run removes it. Both sides may be plain or quantized, and sharded differently: the
-/// delta changes tensors by their names. Its bytes depend on both sides, the number, encoding and
+/// delta changes tensors by their names; of checkpoints that are cut for ranks, all ranks at once. Its bytes depend on both sides, the number, encoding and
 /// checksum, never on threads. Memory: a few MiB for each thread; payloads wait on disk.
 /// Throws kUnsupported where tensors were added, removed or changed dtype or shape (a delta has no
 /// form for that), kMismatch where `old` is not the stream's last version, as far as that is known,

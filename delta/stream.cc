@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -65,9 +66,10 @@ bool may_be_extra(std::string_view name) {
   const fs::path path(name);
   if (path.empty() || path.is_absolute() || path != path.lexically_normal()) return false;
   for (const fs::path& part : path) {
-    if (part.empty() || part == ".." || part.string().starts_with(".ingot")) return false;
+    if (part.empty() || part == ".." || part == kSyncFolder || part.string().starts_with(".ingot"))
+      return false;
   }
-  return *path.begin() != kSyncFolder && !name.ends_with(formats::kWeightsSuffix);
+  return !name.ends_with(formats::kWeightsSuffix);
 }
 
 void read_delta_files(const formats::CheckpointIndex& index, Version& version) {
@@ -135,6 +137,28 @@ void read_delta_files(const formats::CheckpointIndex& index, Version& version) {
   }
 }
 
+// Adds tensors that have the payload of another one.
+void add_like(Version& version) {
+  std::vector<DeltaTensor> more;
+  for (const RecordedTensor& tensor : version.record->tensors) {
+    if (tensor.like.empty()) continue;
+    const DeltaTensor* payload = version.find(tensor.like);
+    const RecordedTensor* other = version.record->find(tensor.like);
+    if (payload == nullptr || other == nullptr || version.find(tensor.name) != nullptr ||
+        other->base != tensor.base || other->next != tensor.next || !tensor.next ||
+        other->dtype != tensor.dtype || other->shape != tensor.shape) {
+      throw Error(ErrorCode::kCorrupt, "is like '{}', which has no such payload", tensor.like)
+          .in_file(kDeltaRecordName)
+          .in_tensor(tensor.name);
+    }
+    more.push_back(*payload);
+    more.back().name = tensor.name;
+  }
+  if (more.empty()) return;
+  std::ranges::move(more, std::back_inserter(version.tensors));
+  std::ranges::sort(version.tensors, {}, &DeltaTensor::name);
+}
+
 void read_extra(Version& version) {
   const fs::path folder = version.directory / kExtraName;
   std::vector<ExtraFile> here;
@@ -161,6 +185,7 @@ void read_extra(Version& version) {
     here = version.record->extra;
   }
   version.extra = std::move(here);
+  for (ExtraFile& file : version.extra) file.place = file.name;
 }
 
 Json tensor_line(const RecordedTensor& tensor) {
@@ -169,6 +194,7 @@ Json tensor_line(const RecordedTensor& tensor) {
                {"shape", tensor.shape},
                {"base", tensor.base.hex()}};
   if (tensor.next) line["new"] = tensor.next->hex();
+  if (!tensor.like.empty()) line["like"] = tensor.like;
   return line;
 }
 
@@ -180,6 +206,7 @@ RecordedTensor parse_tensor_line(const Json& json, std::string_view where) {
                         .base = fields.hash("base"),
                         .next = {}};
   if (fields.find("new") != nullptr) tensor.next = fields.hash("new");
+  if (fields.find("like") != nullptr) tensor.like = fields.text("like");
   return tensor;
 }
 
@@ -204,6 +231,12 @@ void parse_head(const Json& json, std::string_view where, DeltaRecord& record) {
 
 }  // namespace
 
+bool is_own_record(const std::string& name) {
+  const std::string bare = fs::path(name).filename().string();
+  return bare == formats::kManifestName || bare == formats::kRecordsName ||
+         bare == formats::kVerifyName;
+}
+
 std::string version_text(std::uint64_t version) {
   return fmt::format("{:06}", version);
 }
@@ -224,7 +257,7 @@ std::vector<std::uint64_t> versions_in(const fs::path& stream) {
 }
 
 std::optional<std::uint64_t> state_of(const fs::path& directory) {
-  const fs::path path = directory / kSyncFolder / kStateName;
+  const fs::path path = state_name(directory);
   if (!stamp_of(path)) return std::nullopt;
   const Json state = formats::parse_json(read_text_file(path, kMaxStateBytes), path.string());
   try {
@@ -233,6 +266,10 @@ std::optional<std::uint64_t> state_of(const fs::path& directory) {
     error.in_file(path.string());
     throw;
   }
+}
+
+fs::path state_name(const fs::path& inside) {
+  return inside / kSyncFolder / kStateName;
 }
 
 std::string state_text(std::uint64_t version) {
@@ -306,8 +343,33 @@ ReadBytes Version::payload(const DeltaTensor& tensor) const {
 
 std::uint64_t Version::n_payload() const {
   std::uint64_t n = 0;
-  for (const DeltaTensor& tensor : tensors) n += tensor.n_bytes;
+  std::set<std::pair<std::uint32_t, std::uint64_t>> seen;
+  for (const DeltaTensor& tensor : tensors) {
+    if (seen.emplace(tensor.file, tensor.offset).second) n += tensor.n_bytes;
+  }
   return n;
+}
+
+void Version::narrow_to(const std::string& folder) {
+  const std::string prefix = folder + "/";
+  if (is_full) {
+    if (!stamp_of(directory / formats::kConfigName) &&
+        stamp_of(directory / folder / formats::kConfigName))
+      directory /= folder;
+    return;
+  }
+  const auto is_of = [&](const std::string& name) { return name.starts_with(prefix); };
+  if (!record || std::ranges::none_of(record->tensors, is_of, &RecordedTensor::name)) return;
+  const auto narrow = [&](auto& list) {
+    std::erase_if(list, [&](const auto& entry) { return !is_of(entry.name); });
+    for (auto& entry : list) entry.name.erase(0, prefix.size());
+  };
+  narrow(tensors);
+  narrow(record->tensors);
+  narrow(record->extra);
+  narrow(extra);
+  std::erase_if(record->removed, [&](const std::string& name) { return !is_of(name); });
+  for (std::string& name : record->removed) name.erase(0, prefix.size());
 }
 
 Version open_version(const fs::path& given) {
@@ -335,7 +397,9 @@ Version open_version(const fs::path& given) {
         throw Error(ErrorCode::kUnsupported,
                     "is a delta without `delta_encoding`: of a form that "
                     "is not read");
-      if (!stamp_of(directory / formats::kConfigName)) {
+      // Above the directories of ranks there is only a manifest.
+      if (!stamp_of(directory / formats::kConfigName) &&
+          !stamp_of(directory / formats::kManifestName)) {
         throw Error(ErrorCode::kCorrupt,
                     "is neither a delta, whose index has `delta_encoding`, nor a checkpoint, which "
                     "has a config.json");
@@ -368,6 +432,7 @@ Version open_version(const fs::path& given) {
       version.record = read_record(directory / kDeltaRecordName, Hash128::from_hex(hash));
       if (version.record->version != version.number || version.record->base != version.base)
         throw Error(ErrorCode::kMismatch, "is of another version").in_file(kDeltaRecordName);
+      add_like(version);
       for (const DeltaTensor& tensor : version.tensors) {
         const RecordedTensor* recorded = version.record->find(tensor.name);
         if (recorded == nullptr || !recorded->next)
@@ -377,7 +442,7 @@ Version open_version(const fs::path& given) {
       const auto n_changed = std::ranges::count_if(
           version.record->tensors, [](const RecordedTensor& t) { return t.next.has_value(); });
       if (static_cast<std::size_t>(n_changed) != version.tensors.size())
-        throw Error(ErrorCode::kMismatch, "names {} changed tensors, the index {}", n_changed,
+        throw Error(ErrorCode::kMismatch, "names {} changed tensors, and here are {}", n_changed,
                     version.tensors.size())
             .in_file(kDeltaRecordName);
     }

@@ -30,6 +30,9 @@ inline constexpr std::string_view kDeltaRecordName = "ingot.delta.jsonl.zst";
 /// The key in an index's metadata that holds the hash of our record.
 inline constexpr std::string_view kRecordKey = "ingot_record";
 
+/// True for a file that ingot wrote about an output: its manifest, its records, its verification.
+bool is_own_record(const std::string& name);
+
 /// `weight_v000012`.
 std::string version_name(std::uint64_t version);
 /// `000012`, as indices and states hold it.
@@ -44,6 +47,8 @@ std::optional<std::uint64_t> state_of(const std::filesystem::path& directory);
 inline constexpr std::string_view kSyncFolder = ".weight_sync";
 inline constexpr std::string_view kStateName = "state.json";
 std::string state_text(std::uint64_t version);
+/// The path of the state in a directory `inside` another; empty: in that itself.
+std::filesystem::path state_name(const std::filesystem::path& inside);
 
 /// A tensor in our record of a delta.
 struct RecordedTensor {
@@ -51,13 +56,17 @@ struct RecordedTensor {
   formats::Shape shape;
   Hash128 base;                 ///< tensor hash in the version before
   std::optional<Hash128> next;  ///< tensor hash in this version, if it is another
+  /// The changed tensor whose payload is this one's too, as its bytes are before and after; empty:
+  /// it has its own.
+  std::string like = {};
 };
 
 /// A file below extra/.
 struct ExtraFile {
   std::string name;  ///< path in the checkpoint
   std::uint64_t n_bytes = 0;
-  Hash128 hash;  ///< tensor hash of its bytes
+  Hash128 hash;            ///< tensor hash of its bytes
+  std::string place = {};  ///< path below extra/
 };
 
 /// Our record of a delta, ingot.delta.jsonl.zst: facts that the form itself has no place for.
@@ -76,7 +85,7 @@ DeltaRecord read_record(const std::filesystem::path& path, const Hash128& expect
 
 /// A changed tensor of a delta.
 struct DeltaTensor {
-  std::string name;
+  std::string name;  ///< those of the same payload have the same file and offset
   std::uint32_t file = 0;  ///< number among the delta's files
   std::uint64_t offset = 0, n_bytes = 0;
   std::string checksum;
@@ -98,8 +107,11 @@ struct Version {
   [[nodiscard]] ReadBytes payload(const DeltaTensor& tensor) const;
   [[nodiscard]] std::uint64_t n_payload() const;
   [[nodiscard]] std::filesystem::path extra_path(const ExtraFile& file) const {
-    return directory / kExtraName / file.name;
+    return directory / kExtraName / file.place;
   }
+  /// Leaves what is of one of the ranks that the version is of, for a base that is the directory
+  /// `folder` of this rank; does nothing where it is of no such directory.
+  void narrow_to(const std::string& folder);
 };
 
 /// Opens the version in a directory of that name. Refuses (kCorrupt, kUnsupported, kDuplicate,

@@ -1,7 +1,5 @@
 #include <filesystem>
-#include <map>
 #include <memory>
-#include <optional>
 #include <ostream>
 #include <string>
 
@@ -20,10 +18,8 @@
 #include "convert/output/model_card.h"
 #include "convert/output/version.h"
 #include "delta/make.h"
-#include "formats/base/hash.h"
 #include "formats/base/stop_scope.h"
 #include "formats/json/json.h"
-#include "formats/records/manifest.h"
 #include "inference/family/model_family.h"
 #include "library/answer.h"
 #include "library/conversion.h"
@@ -42,33 +38,14 @@ struct ConvertFlags : library::ConvertOptions {
   JobFlags job;
 };
 
-// Hashes of an output's stored tensors by name, from its records.
-std::map<std::string, Hash128, std::less<>> recorded_hashes(const std::filesystem::path& output) {
-  std::map<std::string, Hash128, std::less<>> hashes;
-  const auto manifest = formats::read_manifest(output);
-  if (!manifest) return hashes;
-  for (const formats::TensorRecord& record :
-       formats::read_tensor_records(output / formats::kRecordsName, manifest->records_hash)) {
-    for (const formats::TensorHash& part : record.output) hashes.emplace(part.name, part.hash);
-  }
-  return hashes;
-}
-
 // The difference to the base, as the next version of a stream: only tensors with other hashes are
 // read.
 void write_delta(const ConvertFlags& flags) {
   const std::filesystem::path& base = flags.job.execute.base.output;
-  const auto before = recorded_hashes(base), after = recorded_hashes(flags.job.output);
   const StopScope stop = stop_at_signals("the delta was made (ingot delta make makes it)");
   const delta::MadeDelta made =
       delta::make_delta(base, flags.job.output, flags.delta,
-                        {.threads = threads_of(flags.job.execute.threads),
-                         .unchanged = [&](std::string_view name) -> std::optional<Hash128> {
-                           const auto a = before.find(name), b = after.find(name);
-                           return a != before.end() && b != after.end() && a->second == b->second
-                                      ? std::optional(a->second)
-                                      : std::nullopt;
-                         }});
+                        {.threads = threads_of(flags.job.execute.threads), .by_records = true});
   answer().add({{"delta", made.directory.string()}, {"delta_bytes", made.n_payload}});
   if (!answer().is_json) {
     out() << fmt::format("{}: version {}, {} of {} tensors changed, {}\n", made.directory.string(),
@@ -142,6 +119,10 @@ void measure_if_possible(const ConvertFlags& flags, const formats::Checkpoint& s
 
 // The table of contents of the program: read, plan, execute, report.
 int run_convert(ConvertFlags& flags) {
+  if (!flags.delta.empty() && !flags.part.empty() && flags.part != library::kJoin)
+    throw Error(ErrorCode::kInvalidArgument,
+                "--delta is of the whole output: give it with --part join, or make it when the "
+                "output is there (ingot delta make)");
   flags.job.execute.given = session().given;
   library::ConversionRequest request = library::read_conversion(flags, flags.job);
   if (!request.earlier_gates.is_null() && !flags.job.is_of_launch)
@@ -194,9 +175,6 @@ int run_convert(ConvertFlags& flags) {
 // A part for each rank and, when all are done, the join by rank 0.
 int run_on(Ranks& ranks, const ConvertFlags& flags) {
   const bool is_first = ranks.rank() == 0;
-  if (!flags.delta.empty())
-    throw Error(ErrorCode::kUnsupported,
-                "--delta is written by one process (ingot delta make, when the output is there)");
   // Only the first rank prints when no file is written.
   const bool is_shown = flags.job.dry_run || !flags.explain.empty();
   int code = kExitDone;
@@ -208,6 +186,7 @@ int run_on(Ranks& ranks, const ConvertFlags& flags) {
     ConvertFlags own = flags;
     own.part = fmt::format("{}/{}", ranks.rank(), ranks.size());
     own.job.is_of_launch = true;
+    own.delta.clear();  // written behind the join
     own.job.execute.progress = [&](std::uint64_t done, std::uint64_t total) {
       ranks.tell(done, total);
     };
@@ -276,7 +255,6 @@ void declare_job_of(FlagTable& table, ConvertFlags& flags) {
               &flags.delta,
               "stream that gets the difference to --base as its next version (ingot delta make)",
               {.needs = "--base",
-               .excludes = {"--part", "--mpi"},
                .kind = ValueKind::kFolder,
                .is_written = true}}});
 }

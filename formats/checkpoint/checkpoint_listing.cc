@@ -324,11 +324,13 @@ void require_finished_directory(const fs::path& directory) {
   std::error_code failure;
   const bool is_partial = fs::exists(directory / kPartialName, failure);
   if (failure) throw system_error(failure.value(), "read directory", directory.string());
-  if (is_partial && fs::exists(directory / kPartialName / kDeltaJournalName, failure)) {
+  // All ranks below a directory may change with it.
+  for (const fs::path& place : {directory, resolved_path(directory).parent_path()}) {
+    if (!fs::exists(place / kPartialName / kDeltaJournalName, failure)) continue;
     throw Error(ErrorCode::kExists,
                 "is half changed to another version (ingot delta apply, with this directory, "
                 "finishes that)")
-        .in_file(directory.string());
+        .in_file(place.string());
   }
   if (is_partial) {
     throw Error(ErrorCode::kExists,

@@ -6,6 +6,7 @@
 * Streams of another program (GOLDEN) are applied, full versions among them, and leave no manifest of the old weights.
 * A delta of another base, out of order, cut, changed, or with an index that lies is refused, and nothing changes.
 * Files with other names (hard links) and links to files are never written to.
+* Outputs that are cut for ranks go on from one another and have deltas as whole ones do, all ranks in one step.
 
 With `all` chains have 20 versions."""
 
@@ -531,6 +532,87 @@ def bases(work):
     shutil.rmtree(work)
 
 
+CUTS = [
+    ["ranks", "qwen3_moe", "--to", "nvfp4", "--tp", "2", "--ep", "2"],
+    ["vllm-sharded", "qwen3_moe", "--to", "fp8", "--layout", "vllm-sharded", "--tp", "2", "--ep", "2"],
+    ["deepseek-mp", "deepseek_v3", "--to", "bf16", "--layout", "deepseek-mp", "--mp", "2", "--mtp", "drop"],
+    ["sglang-sharded", "qwen3_moe", "--to", "int8", "--layout", "sglang-sharded", "--tp", "2"],
+]
+
+
+def cut(work, name, family, *flags):
+    """Outputs for ranks: a conversion with a base, its delta, and who follows it."""
+    work.mkdir()
+    source = [work / "source0", work / "source1"]
+    run("synth", source[0], "--family", family, "--scheme", "bf16", "--like", "tiny", "--shards", 2)
+    changed(source[0], source[1], 0.05, 1)
+    old, full, based, same, stream = (work / f"out-{word}" for word in ("old", "full", "based", "same", "stream"))
+    for where, out in ((source[0], old), (source[1], full)):
+        run("convert", where, out, *flags, "--progress", "never")
+    report = document("convert", source[1], based, *flags, "--base", old, "--delta", stream, "--threads", 2)
+    note(f"{name}: the output of a base", tree(based) == tree(full), report)
+    note(f"{name}: what is taken over", report["taken"] > 0 and report["bytes_written"] < report["bytes_out"], report)
+    delta("make", old, full, "-o", work / "made")
+    note(f"{name}: the delta of a conversion", tree(stream) == tree(work / "made"))
+    report = document("convert", source[0], same, *flags, "--base", old)
+    files = sorted(path for path in old.rglob("*.safetensors"))
+    is_linked = all(os.path.samefile(path, same / path.relative_to(old)) for path in files)
+    note(f"{name}: files of the same source", tree(same) == tree(old) and is_linked, report)
+    records = "ingot.tensors.jsonl.zst"
+    bare = copy(old, work / "bare")
+    (bare / records).unlink()
+    words = run("convert", source[1], work / "none", *flags, "--base", bare, code=2)
+    note(f"{name}: a base without records", "--base-source" in words, words)
+    report = document("convert", source[1], work / "made-up", *flags, "--base", bare, "--base-source", source[0])
+    weights = [tree(out, ("ingot.", "rank")) for out in (work / "made-up", full)]
+    ranks = [{k: v for k, v in tree(out).items() if k.endswith(".safetensors")} for out in (work / "made-up", full)]
+    note(f"{name}: records made up", report["taken"] > 0 and weights[0] == weights[1] and ranks[0] == ranks[1], report)
+    for in_place in ([], ["--in-place"]):
+        base = work / "base"
+        shutil.rmtree(base, ignore_errors=True)
+        subprocess.run(["cp", "-a", old, base], check=True)  # with its hard links
+        text = delta("check", base, stream)
+        note(f"{name}: says how far", "tensors of the base have the digests" in text, text)
+        before = tree(old)
+        delta("apply", base, stream, *in_place)
+        now = {path: data for path, data in tree(base).items() if ".weight_sync/" not in path}
+        note(f"{name}: applied {in_place}", now == tree(full), sorted(now.keys() ^ tree(full).keys()))
+        note(f"{name}: the old one stays", tree(old) == before)
+        links = [[path.stat().st_nlink for path in sorted(out.rglob("*.safetensors"))] for out in (base, full)]
+        note(f"{name}: links between ranks", links[0] == links[1], links)
+        run("check", base)
+    loose = copy(old, work / "loose")  # ranks without links to one another
+    delta("apply", loose, stream)
+    now = {path: data for path, data in tree(loose).items() if ".weight_sync/" not in path}
+    note(f"{name}: ranks that share no files", now == tree(full))
+    for rank in old.glob("rank-*"):
+        own = copy(rank, work / rank.name)
+        delta("apply", own, stream)
+        note(f"{name}: {rank.name} by itself", tree(own, ".weight_sync") == tree(full / rank.name))
+        state = json.loads((own / ".weight_sync/state.json").read_text())
+        note(f"{name}: the state of {rank.name}", state == {"version": "000001"}, state)
+    for rank in list(old.glob("rank-*"))[:1]:
+        mixed = copy(old, work / "mixed")
+        shutil.copytree(work / rank.name, mixed / rank.name, dirs_exist_ok=True)
+        words = delta("apply", mixed, stream, code=2)
+        note(f"{name}: a rank of another version", "holds version 1" in words, words)
+        run("convert", source[1], work / "none", *flags, "--base", old / rank.name, code=2)
+        half = copy(old, work / "half")
+        (half / ".ingot-partial").mkdir()
+        (half / ".ingot-partial/delta.json").write_text("{}")
+        words = run("check", half / rank.name, code=2)
+        note(f"{name}: a rank while all change", "half changed" in words, words)
+    spoiled = copy(old, work / "spoiled")
+    for path in spoiled.rglob("*.safetensors"):
+        data = bytearray(path.read_bytes())
+        data[-100] ^= 1
+        path.write_bytes(data)
+    report = document("convert", source[1], work / "again", *flags, "--base", spoiled)
+    note(f"{name}: a spoiled base", tree(work / "again") == tree(full) and report["taken"] > 0, report)
+    delta("apply", spoiled, stream, code=2)
+    shutil.rmtree(work)
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="ingot-delta-") as folder:
         work = pathlib.Path(folder)
@@ -542,6 +624,8 @@ def main():
         refusals(work / "refusals")
         links(work / "links")
         bases(work / "bases")
+        for words in CUTS if "all" in sys.argv[3:] else CUTS[:2]:
+            cut(work / words[0], *words)
     print(f"{len(failures)} failures")
     return 1 if failures else 0
 
