@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include <fcntl.h>
@@ -11,6 +13,7 @@
 
 #include "delta/file_copy.h"
 #include "delta/journal.h"
+#include "delta/piece_reader.h"
 #include "delta/stream.h"
 #include "delta/weights.h"
 #include "formats/base/error.h"
@@ -116,18 +119,32 @@ class Maker {
     std::atomic<std::uint64_t> done = 0;
     std::atomic<std::size_t> next = 0;
     std::atomic<bool> has_failed = false;
-    const std::size_t workers = std::max<std::size_t>(std::min(options_.threads, order_.size()), 1);
+    // Twice as many as compute: the others wait for a disk.
+    const std::size_t threads = std::max<std::size_t>(options_.threads, 1);
+    const std::size_t workers = std::max<std::size_t>(std::min(2 * threads, order_.size()), 1);
+    Turns turns(static_cast<std::ptrdiff_t>(threads));
+    // The largest first, so that none of them is what all others wait for in the end.
+    std::vector<std::size_t> by_size(order_.size());
+    std::iota(by_size.begin(), by_size.end(), std::size_t{0});
+    std::ranges::stable_sort(by_size, std::greater{},
+                             [&](std::size_t i) { return order_[i]->n_bytes; });
     for (std::size_t worker = 0; worker < workers; ++worker)
       spills_.push_back(folder_.replace(fmt::format("spill-{}", worker), O_RDWR));
     const StopScope::Transfer scope;
     run_workers(workers, [&](std::size_t worker) {
       const StopScope::Transfer::Guard guard(scope);
-      std::uint64_t end = 0;
+      Worker state{.number = worker,
+                   .old = PieceReader(old_, turns),
+                   .now = PieceReader(now_, turns),
+                   .writer = DifferenceWriter(options_.encoding, options_.checksum)};
       while (!has_failed) {
-        const std::size_t i = next++;
-        if (i >= order_.size()) return;
+        const std::size_t n = next++;
+        if (n >= by_size.size()) return;
+        const std::size_t i = by_size[n];
         try {
-          compare_one(i, worker, end);
+          turns.acquire();
+          const Turn turn{turns};
+          compare_one(i, state);
         } catch (...) {
           has_failed = true;
           throw;
@@ -165,7 +182,18 @@ class Maker {
     }
   }
 
-  void compare_one(std::size_t i, std::size_t worker, std::uint64_t& end) {
+  struct Worker {
+    std::size_t number = 0;
+    PieceReader old, now;
+    DifferenceWriter writer;
+    std::uint64_t end = 0;  // of its payloads
+  };
+  struct Turn {
+    ~Turn() { turns.release(); }
+    Turns& turns;
+  };
+
+  void compare_one(std::size_t i, Worker& worker) {
     const StoredTensor& tensor = *order_[i];
     Spilled& spilled = spilled_[i];
     if (spilled.like != kNoOther) return;
@@ -175,14 +203,17 @@ class Maker {
       return;
     }
     const StoredTensor& before = *old_.find(tensor.name);
-    spilled.worker = worker;
-    spilled.offset = end;
+    spilled.worker = worker.number;
+    spilled.offset = worker.end;
+    const auto reader_of = [](PieceReader& reader, const StoredTensor& stored) {
+      return [&](std::uint64_t offset, std::size_t n) { return reader.read(stored, offset, n); };
+    };
     try {
-      spilled.difference = write_difference(
-          {tensor.n_bytes, old_.reader(before), now_.reader(tensor)}, options_.encoding,
-          options_.checksum, [&](std::span<const std::byte> bytes) {
-            spills_[worker].write_exact(bytes, end);
-            end += bytes.size();
+      spilled.difference = worker.writer.write(
+          {tensor.n_bytes, reader_of(worker.old, before), reader_of(worker.now, tensor)},
+          [&](std::span<const std::byte> bytes) {
+            spills_[worker.number].write_exact(bytes, worker.end);
+            worker.end += bytes.size();
           });
     } catch (Error& error) {
       error.in_tensor(tensor.name);

@@ -16,103 +16,94 @@ namespace {
 
 constexpr int kDeltaLevel = 1;
 constexpr int kMaxDeltaWindowLog = 27;
-constexpr std::size_t kDiffPiece = std::size_t{1} << 20;
+constexpr std::size_t kSkippedBytes = std::size_t{1} << 20;
 constexpr std::size_t kPositionBytes = 4;
 
 void require_zstd_memory(std::size_t result) {
   if (ZSTD_getErrorCode(result) == ZSTD_error_memory_allocation) throw std::bad_alloc();
 }
 
-class FrameWriter {
- public:
-  FrameWriter(std::uint64_t n_content, const std::function<void(std::span<const std::byte>)>& put)
-      : context_(ZSTD_createCCtx()), put_(put), out_(ZSTD_CStreamOutSize()) {
-    if (context_ == nullptr) throw std::bad_alloc();
-    INGOT_CHECK(!ZSTD_isError(
-        ZSTD_CCtx_setParameter(context_.get(), ZSTD_c_compressionLevel, kDeltaLevel)));
-    INGOT_CHECK(!ZSTD_isError(ZSTD_CCtx_setPledgedSrcSize(context_.get(), n_content)));
-  }
-
-  void write(std::span<const std::byte> content) { feed(content, ZSTD_e_continue); }
-  void finish() { feed({}, ZSTD_e_end); }
-  [[nodiscard]] std::uint64_t n_written() const { return n_written_; }
-
- private:
-  struct Free {
-    void operator()(ZSTD_CCtx_s* context) const { ZSTD_freeCCtx(context); }
-  };
-
-  void feed(std::span<const std::byte> content, ZSTD_EndDirective directive) {
-    ZSTD_inBuffer in{content.data(), content.size(), 0};
-    while (true) {
-      ZSTD_outBuffer out{out_.data(), out_.size(), 0};
-      const std::size_t left = ZSTD_compressStream2(context_.get(), &out, &in, directive);
-      require_zstd_memory(left);
-      INGOT_CHECK(!ZSTD_isError(left));
-      if (out.pos > 0) put_(std::span(out_).first(out.pos));
-      n_written_ += out.pos;
-      if (directive == ZSTD_e_end ? left == 0 : in.pos == in.size) return;
-    }
-  }
-
-  std::unique_ptr<ZSTD_CCtx_s, Free> context_;
-  const std::function<void(std::span<const std::byte>)>& put_;
-  std::vector<std::byte> out_;
-  std::uint64_t n_written_ = 0;
-};
-
 // Calls look(offset, old, new) with pieces of both states, in order.
 template <typename Look>
 void for_each_pair(const TensorSides& sides, const Look& look) {
-  const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kDiffPiece, sides.n_bytes));
-  std::vector<std::byte> before(n), after(n);
-  for (std::uint64_t at = 0; at < sides.n_bytes; at += kDiffPiece) {
+  for (std::uint64_t at = 0; at < sides.n_bytes; at += DifferenceWriter::kPieceBytes) {
     StopScope::check();
-    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(n, sides.n_bytes - at));
-    sides.read_old(at, std::span(before).first(size));
-    sides.read_new(at, std::span(after).first(size));
-    look(at, std::span(before).first(size), std::span(after).first(size));
+    const auto n = static_cast<std::size_t>(
+        std::min<std::uint64_t>(DifferenceWriter::kPieceBytes, sides.n_bytes - at));
+    const std::span<std::byte> before = sides.read_old(at, n);
+    look(at, before, std::span<const std::byte>(sides.read_new(at, n)));
   }
 }
 
-// Puts the XOR in place of `old`; returns how many bytes differ.
+// Puts the XOR in place of `old`; returns how many bytes differ. Words, and counts of a word's
+// bytes in these: compilers make vectors of both.
 std::uint64_t xor_onto(std::span<std::byte> old, std::span<const std::byte> now) {
+  using Word = std::uint64_t;
+  constexpr Word kOnes = 0x0101010101010101U;
+  constexpr std::size_t kMostWords = 255;  // a byte counts so far
   std::uint64_t n_changed = 0;
-  for (std::size_t i = 0; i < old.size(); ++i) {
-    old[i] ^= now[i];
-    n_changed += old[i] != std::byte{0} ? 1U : 0U;
+  std::size_t at = 0;
+  while (old.size() - at >= sizeof(Word)) {
+    const std::size_t n = std::min(kMostWords, (old.size() - at) / sizeof(Word));
+    Word counts = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      Word a = 0, b = 0;
+      std::memcpy(&a, old.data() + at + i * sizeof(Word), sizeof(Word));
+      std::memcpy(&b, now.data() + at + i * sizeof(Word), sizeof(Word));
+      a ^= b;
+      std::memcpy(old.data() + at + i * sizeof(Word), &a, sizeof(Word));
+      a |= a >> 4U;
+      a |= a >> 2U;
+      a |= a >> 1U;
+      counts += a & kOnes;
+    }
+    for (; counts != 0; counts >>= 8U) n_changed += counts & 0xFFU;
+    at += n * sizeof(Word);
+  }
+  for (; at < old.size(); ++at) {
+    old[at] ^= now[at];
+    n_changed += old[at] != std::byte{0} ? 1U : 0U;
   }
   return n_changed;
 }
 
-// Positions, then bytes: the content is in this order, so the pair is read once more for each.
-std::uint64_t write_overwrite(const TensorSides& sides, std::uint64_t n_changed,
-                              const std::function<void(std::span<const std::byte>)>& put) {
-  FrameWriter frame(kPositionBytes + n_changed * (kPositionBytes + 1), put);
-  std::vector<std::byte> content;
-  const auto add_number = [&](std::uint32_t number) {
-    const auto bytes = std::as_bytes(std::span(&number, 1));
-    content.insert(content.end(), bytes.begin(), bytes.end());
-  };
-  add_number(static_cast<std::uint32_t>(n_changed));
-  for (const bool of_positions : {true, false}) {
-    for_each_pair(sides, [&](std::uint64_t at, std::span<std::byte> before,
-                             std::span<const std::byte> after) {
-      for (std::size_t i = 0; i < before.size(); ++i) {
-        if (before[i] == after[i]) continue;
-        if (of_positions) {
-          add_number(static_cast<std::uint32_t>(at + i));
-        } else {
-          content.push_back(after[i]);
-        }
+// Calls change(i) for each byte that is not zero.
+template <typename Change>
+void for_each_change(std::span<const std::byte> difference, const Change& change) {
+  for (std::size_t i = 0; i < difference.size();) {
+    std::uint64_t word = 0;
+    if (difference.size() - i >= sizeof(word)) {
+      std::memcpy(&word, difference.data() + i, sizeof(word));
+      if (word == 0) {
+        i += sizeof(word);
+        continue;
       }
-      frame.write(content);
-      content.clear();
+    }
+    const std::size_t end = std::min(difference.size(), i + sizeof(word));
+    for (; i < end; ++i) {
+      if (difference[i] != std::byte{0}) change(i);
+    }
+  }
+}
+
+/// The content of an overwrite, as long as it is short.
+struct Changes {
+  static constexpr std::size_t kMost = std::size_t{1} << 20;
+  std::vector<std::uint32_t> positions;
+  std::vector<std::byte> values;
+
+  void clear() {
+    positions.clear();
+    values.clear();
+  }
+  void add(std::uint64_t at, std::span<const std::byte> difference,
+           std::span<const std::byte> after) {
+    for_each_change(difference, [&](std::size_t i) {
+      positions.push_back(static_cast<std::uint32_t>(at + i));
+      values.push_back(after[i]);
     });
   }
-  frame.finish();
-  return frame.n_written();
-}
+};
 
 // The content of a payload, which may be several frames, piece by piece.
 class FrameReader {
@@ -208,7 +199,7 @@ class OverwritePatch final : public Patch {
     if (n > tensor_bytes) FrameReader::corrupt("changes more bytes than the tensor has");
     n_left_ = n;
     // A second reader of the same frames stands where the bytes begin.
-    std::vector<std::byte> skipped(kDiffPiece);
+    std::vector<std::byte> skipped(kSkippedBytes);
     for (std::uint64_t left = kPositionBytes * (std::uint64_t{n} + 1); left > 0;) {
       const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(left, skipped.size()));
       values_.read_all(std::span(skipped).first(size));
@@ -270,38 +261,131 @@ std::optional<DeltaEncoding> find_encoding(std::string_view name) {
   return std::nullopt;
 }
 
-TensorDifference write_difference(const TensorSides& sides, DeltaEncoding encoding,
-                                  ChecksumKind checksum,
-                                  const std::function<void(std::span<const std::byte>)>& put) {
-  INGOT_CHECK(encoding == DeltaEncoding::kXor || sides.n_bytes < kOverwriteLimit);
+/// The frame of a difference.
+class DifferenceWriter::Frame {
+ public:
+  Frame() : context_(ZSTD_createCCtx()), out_(ZSTD_CStreamOutSize()) {
+    if (context_ == nullptr) throw std::bad_alloc();
+    INGOT_CHECK(!ZSTD_isError(
+        ZSTD_CCtx_setParameter(context_.get(), ZSTD_c_compressionLevel, kDeltaLevel)));
+  }
+
+  using Put = std::function<void(std::span<const std::byte>)>;
+  void begin(std::uint64_t n_content) {
+    // The frame before may have been left in the middle.
+    INGOT_CHECK(!ZSTD_isError(ZSTD_CCtx_reset(context_.get(), ZSTD_reset_session_only)));
+    INGOT_CHECK(!ZSTD_isError(ZSTD_CCtx_setPledgedSrcSize(context_.get(), n_content)));
+    n_written_ = 0;
+  }
+  void write(std::span<const std::byte> content, const Put& put) {
+    feed(content, ZSTD_e_continue, put);
+  }
+  /// Returns the bytes of the frame.
+  std::uint64_t finish(const Put& put) {
+    feed({}, ZSTD_e_end, put);
+    return n_written_;
+  }
+
+  Changes changes;
+
+ private:
+  struct Free {
+    void operator()(ZSTD_CCtx_s* context) const { ZSTD_freeCCtx(context); }
+  };
+
+  void feed(std::span<const std::byte> content, ZSTD_EndDirective directive, const Put& put) {
+    ZSTD_inBuffer in{content.data(), content.size(), 0};
+    while (true) {
+      ZSTD_outBuffer out{out_.data(), out_.size(), 0};
+      const std::size_t left = ZSTD_compressStream2(context_.get(), &out, &in, directive);
+      require_zstd_memory(left);
+      INGOT_CHECK(!ZSTD_isError(left));
+      if (out.pos > 0) put(std::span(out_).first(out.pos));
+      n_written_ += out.pos;
+      if (directive == ZSTD_e_end ? left == 0 : in.pos == in.size) return;
+    }
+  }
+
+  std::unique_ptr<ZSTD_CCtx_s, Free> context_;
+  std::vector<std::byte> out_;
+  std::uint64_t n_written_ = 0;
+};
+
+DifferenceWriter::DifferenceWriter(DeltaEncoding encoding, ChecksumKind checksum)
+    : encoding_(encoding), checksum_(checksum), frame_(std::make_unique<Frame>()) {}
+DifferenceWriter::~DifferenceWriter() = default;
+DifferenceWriter::DifferenceWriter(DifferenceWriter&&) noexcept = default;
+DifferenceWriter& DifferenceWriter::operator=(DifferenceWriter&&) noexcept = default;
+
+TensorDifference DifferenceWriter::write(
+    const TensorSides& sides, const std::function<void(std::span<const std::byte>)>& put) {
+  const bool is_xor = encoding_ == DeltaEncoding::kXor;
+  INGOT_CHECK(is_xor || sides.n_bytes < kOverwriteLimit);
   TensorDifference difference;
   TensorHasher old_hash, new_hash;
-  Checksum sum(checksum);
-  std::optional<FrameWriter> frame;
-  for_each_pair(
-      sides, [&](std::uint64_t at, std::span<std::byte> before, std::span<const std::byte> after) {
-        old_hash.update(before);
-        new_hash.update(after);
-        sum.update(after);
-        difference.n_changed += xor_onto(before, after);
-        if (difference.n_changed == 0 || encoding != DeltaEncoding::kXor) return;
-        if (!frame) {
-          // Equal pieces until here were not compressed: most tensors of some versions are equal.
-          frame.emplace(sides.n_bytes, put);
-          const std::vector<std::byte> zeros(at > 0 ? kDiffPiece : 0);
-          for (std::uint64_t done = 0; done < at; done += kDiffPiece) frame->write(zeros);
-        }
-        frame->write(before);
-      });
+  Checksum sum(checksum_);
+  Changes& changes = frame_->changes;
+  changes.clear();
+  // Most tensors of some versions are equal: until a change only one side is hashed.
+  const auto catch_up = [&](std::uint64_t end) {
+    if (is_xor) frame_->begin(sides.n_bytes);
+    const std::vector<std::byte> zeros(end > 0 && is_xor ? kPieceBytes : 0);
+    for (std::uint64_t at = 0; at < end; at += kPieceBytes) {
+      StopScope::check();
+      const std::span<const std::byte> equal = sides.read_new(at, kPieceBytes);
+      new_hash.update(equal);
+      sum.update(equal);
+      if (is_xor) frame_->write(zeros, put);
+    }
+  };
+  for_each_pair(sides, [&](std::uint64_t at, std::span<std::byte> before,
+                           std::span<const std::byte> after) {
+    old_hash.update(before);
+    if (difference.n_changed == 0) {
+      if (std::memcmp(before.data(), after.data(), before.size()) == 0) return;
+      catch_up(at);
+      if (at > 0) after = sides.read_new(at, before.size());
+    }
+    new_hash.update(after);
+    sum.update(after);
+    difference.n_changed += xor_onto(before, after);
+    if (is_xor) {
+      frame_->write(before, put);
+    } else if (difference.n_changed <= Changes::kMost) {
+      changes.add(at, before, after);
+    }
+  });
   difference.old_hash = old_hash.finish();
+  if (difference.n_changed == 0) {
+    difference.new_hash = difference.old_hash;
+    return difference;
+  }
   difference.new_hash = new_hash.finish();
   difference.checksum = sum.finish();
-  if (frame) {
-    frame->finish();
-    difference.n_payload = frame->n_written();
-  } else if (difference.n_changed > 0) {
-    difference.n_payload = write_overwrite(sides, difference.n_changed, put);
+  if (!is_xor) {
+    const auto n = static_cast<std::uint32_t>(difference.n_changed);
+    frame_->begin(kPositionBytes + difference.n_changed * (kPositionBytes + 1));
+    frame_->write(std::as_bytes(std::span(&n, 1)), put);
+    if (difference.n_changed <= Changes::kMost) {
+      frame_->write(std::as_bytes(std::span(changes.positions)), put);
+      frame_->write(changes.values, put);
+    } else {
+      // Positions, then bytes: the content is in this order, so the pair is read once more for
+      // each.
+      for (const bool of_positions : {true, false}) {
+        for_each_pair(sides, [&](std::uint64_t at, std::span<std::byte> before,
+                                 std::span<const std::byte> after) {
+          changes.clear();
+          (void)xor_onto(before, after);
+          changes.add(at, before, after);
+          frame_->write(of_positions ? std::as_bytes(std::span(changes.positions))
+                                     : std::span<const std::byte>(changes.values),
+                        put);
+        });
+      }
+    }
   }
+  difference.n_payload = frame_->finish(put);
   return difference;
 }
 

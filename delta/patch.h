@@ -28,10 +28,13 @@ inline constexpr std::uint64_t kOverwriteLimit = std::uint64_t{1} << 32;
 /// Fills `out` with bytes from an offset.
 using ReadBytes = std::function<void(std::uint64_t offset, std::span<std::byte> out)>;
 
+/// Gives so many bytes from an offset, which are there until the next call and may be written to.
+using ReadPiece = std::function<std::span<std::byte>(std::uint64_t offset, std::size_t n_bytes)>;
+
 /// The two states of a tensor of `n_bytes`.
 struct TensorSides {
   std::uint64_t n_bytes = 0;
-  ReadBytes read_old, read_new;
+  ReadPiece read_old, read_new;
 };
 
 /// A tensor that was compared.
@@ -39,15 +42,31 @@ struct TensorDifference {
   std::uint64_t n_changed = 0;  ///< changed bytes
   std::uint64_t n_payload = 0;  ///< bytes that were given to `put`; 0 without a change
   Hash128 old_hash, new_hash;   ///< tensor hashes
-  std::string checksum;         ///< sum of the new bytes
+  std::string checksum;         ///< sum of the new bytes; empty without a change
 };
 
-/// Compares both states piece by piece, and gives `put` the compressed difference in order. The
-/// bytes depend on the states and the encoding only. REQUIRES: with kOverwrite less than
-/// kOverwriteLimit bytes. Asks the StopScope before each piece.
-TensorDifference write_difference(const TensorSides& sides, DeltaEncoding encoding,
-                                  ChecksumKind checksum,
-                                  const std::function<void(std::span<const std::byte>)>& put);
+/// Makes differences, one after another.
+class DifferenceWriter {
+ public:
+  DifferenceWriter(DeltaEncoding encoding, ChecksumKind checksum);
+  ~DifferenceWriter();
+  DifferenceWriter(DifferenceWriter&&) noexcept;
+  DifferenceWriter& operator=(DifferenceWriter&&) noexcept;
+
+  /// Bytes of the pieces that are read.
+  static constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+  /// Compares both states piece by piece, and gives `put` the compressed difference in order. The
+  /// bytes depend on the states and the encoding only. REQUIRES: with kOverwrite less than
+  /// kOverwriteLimit bytes. Asks the StopScope before each piece.
+  TensorDifference write(const TensorSides& sides,
+                         const std::function<void(std::span<const std::byte>)>& put);
+
+ private:
+  class Frame;
+  DeltaEncoding encoding_;
+  ChecksumKind checksum_;
+  std::unique_ptr<Frame> frame_;
+};
 
 /// A difference that is applied to old bytes in their order. Untrusted: a payload that is no zstd,
 /// is too short or too long for the tensor, or has positions that do not ascend or lie behind its

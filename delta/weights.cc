@@ -145,12 +145,6 @@ const StoredTensor* Weights::find(std::string_view name) const {
   return found ? &stored_[*found] : nullptr;
 }
 
-ReadBytes Weights::reader(const StoredTensor& tensor) const {
-  return [this, &tensor](std::uint64_t offset, std::span<std::byte> out) {
-    bytes_->read_file(tensor.file, tensor.offset + offset, out);
-  };
-}
-
 std::uint64_t Weights::n_bytes() const {
   std::uint64_t n = 0;
   for (const StoredTensor& tensor : stored_) n += tensor.n_bytes;

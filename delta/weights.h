@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "delta/patch.h"
 #include "formats/base/fd.h"
 #include "formats/base/hash.h"
 #include "formats/checkpoint/checkpoint_files.h"
@@ -45,8 +44,6 @@ class Weights {
   /// Tensor hashes by the names of stored tensors, as the records of ingot's outputs have them. None
   /// without records.
   [[nodiscard]] std::map<std::string, Hash128, std::less<>> recorded_hashes() const;
-  /// Reads a tensor; it must outlive the function.
-  [[nodiscard]] ReadBytes reader(const formats::StoredTensor& tensor) const;
   [[nodiscard]] std::uint64_t n_bytes() const;  ///< sum over the tensors
 
  private:

@@ -1,5 +1,6 @@
 #include "delta/patch.h"
 
+#include <memory>
 #include <numeric>
 
 #include "tests/support/expect_error.h"
@@ -16,6 +17,14 @@ ReadBytes reader_of(const Bytes& bytes) {
   };
 }
 
+ReadPiece pieces_of(const Bytes& bytes) {
+  return [&bytes, piece = std::make_shared<Bytes>()](std::uint64_t offset, std::size_t n) {
+    const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>(offset);
+    piece->assign(begin, begin + static_cast<std::ptrdiff_t>(n));
+    return std::span(*piece);
+  };
+}
+
 struct Made {
   Bytes payload;
   TensorDifference difference;
@@ -23,11 +32,12 @@ struct Made {
 
 Made make(const Bytes& before, const Bytes& after, DeltaEncoding encoding) {
   Made made;
-  made.difference =
-      write_difference({before.size(), reader_of(before), reader_of(after)}, encoding,
-                       ChecksumKind::kXxh3, [&](std::span<const std::byte> bytes) {
-                         made.payload.insert(made.payload.end(), bytes.begin(), bytes.end());
-                       });
+  made.difference = DifferenceWriter(encoding, ChecksumKind::kXxh3)
+                        .write({before.size(), pieces_of(before), pieces_of(after)},
+                               [&](std::span<const std::byte> bytes) {
+                                 made.payload.insert(made.payload.end(), bytes.begin(),
+                                                     bytes.end());
+                               });
   return made;
 }
 
@@ -37,6 +47,18 @@ Bytes patched(Bytes bytes, const Bytes& payload, DeltaEncoding encoding, std::si
     patch->apply(std::span(bytes).subspan(at, std::min(piece, bytes.size() - at)));
   patch->finish();
   return bytes;
+}
+
+Hash128 tensor_hash(const Bytes& bytes) {
+  TensorHasher hasher;
+  hasher.update(bytes);
+  return hasher.finish();
+}
+
+std::uint64_t n_changed(const Bytes& before, const Bytes& after) {
+  std::uint64_t n = 0;
+  for (std::size_t i = 0; i < before.size(); ++i) n += before[i] == after[i] ? 0U : 1U;
+  return n;
 }
 
 constexpr std::array kEncodings = {DeltaEncoding::kXor, DeltaEncoding::kOverwrite};
@@ -53,6 +75,10 @@ TEST(PatchTest, ADifferenceMakesTheNewBytesAgain) {
     for (const DeltaEncoding encoding : kEncodings) {
       const Made made = make(before, after, encoding);
       EXPECT_EQ(made.difference.n_payload, made.payload.size());
+      EXPECT_EQ(made.difference.n_changed, n_changed(before, after));
+      EXPECT_EQ(made.difference.old_hash, tensor_hash(before));
+      EXPECT_EQ(made.difference.new_hash, tensor_hash(after));
+      EXPECT_EQ(made.difference.checksum, hash_bytes(after).hex());
       for (const std::size_t piece : {std::size_t{4096}, std::size_t{1} << 20})
         EXPECT_TRUE(patched(before, made.payload, encoding, piece) == after) << step;
     }
