@@ -2,7 +2,7 @@
 """What schemes and methods cost on a small model, with error bars: the tables of docs/quality.md.
 
     quality_study.py INGOT SOURCE DOCUMENTS [--schemes nvfp4,mxfp4,int4] [--methods mse,importance]
-                     [--draws 4] [--seeds 2] [--keep FILE] [--write PAGE]
+                     [--draws 4] [--seeds 2] [--keep FILE] [--tables costs,claims] [--write PAGE]
 
 Each draw calibrates on a random half of the documents and measures on the other half. Where a method searches scales
 by mean squares, its seeds are the null test: mean squares are multiplied by random factors, which exchange scales at
@@ -79,8 +79,8 @@ def text_of(figure):
 
 
 class Study:
-    def __init__(self, arguments, work):
-        self.ingot, self.source, self.work = arguments.ingot, arguments.source, work
+    def __init__(self, arguments, work, has_text):
+        self.ingot, self.source, self.work, self.has_text = arguments.ingot, arguments.source, work, has_text
         self.kl, self.errors = {}, {}  # by (scheme, method, draw, seed); errors: squared error of the weights
         self.expert_errors = {}  # by (scheme, method, draw): error of the outputs by class of experts
         self.documents = json.load(open(arguments.documents))["docs"]
@@ -149,10 +149,10 @@ class Study:
         shutil.rmtree(out, ignore_errors=True)
         self.run("convert", self.source, out, "--to", scheme, *options)
         levels = "structure,weights" if method.null else "structure"
-        report = json.loads(self.run_verify(out, levels))
+        report = json.loads(self.run_verify(out, levels)) if self.has_text else None
         key = (scheme, method.name, draw, seed)
-        self.take({"key": key, "kl": report["text"]["kl"]["mean"],
-                   "error": squared_error(report) if method.null else None,
+        self.take({"key": key, "kl": report["text"]["kl"]["mean"] if report else None,
+                   "error": squared_error(report) if report and method.null else None,
                    "experts": self.errors_of_experts(out) if seed == 0 else None})
         self.n_outputs += 1
         if self.kept:
@@ -160,8 +160,8 @@ class Study:
                 rows = [{"key": key, "kl": self.kl[key], "error": self.errors[key],
                          "experts": self.expert_errors.get(key[:3])} for key in self.kl]
                 json.dump(rows, file)
-        said = f"{self.n_outputs}: {scheme} {method.name} draw {draw} seed {seed}: KL {self.kl[key]:.3e}"
-        print(said, file=sys.stderr, flush=True)
+        said = f"{self.n_outputs}: {scheme} {method.name} draw {draw} seed {seed}"
+        print(said + (f": KL {self.kl[key]:.3e}" if report else ""), file=sys.stderr, flush=True)
 
     def take(self, row):
         key = tuple(row["key"])
@@ -200,27 +200,28 @@ class Study:
             rank = int(np.argsort(np.argsort(tokens[layer], kind="stable"))[int(expert)])
             n = len(tokens[layer])
             group = "rare" if rank < n // 4 else "common" if rank >= n - n // 4 else None
-            power = self.judge.power_of(name[: -len(".weight")])
-            if group is None or power is None:
+            if group is None:
                 continue
             error = is_of[name].astype("f8") - wanted
-            sums[group, "down" if ".down_proj." in name else "gate and up"] += power(error), power(wanted.astype("f8"))
+            for matrices, power in self.judge.powers_of(name[: -len(".weight")]):
+                sums[group, matrices] += power(error), power(wanted.astype("f8"))
         return {" ".join(group): error / whole for group, (error, whole) in sums.items() if whole > 0}
 
 
-# Experts by their tokens, and their matrices.
-GROUPS = [(tokens, matrices) for matrices in ("gate and up", "down") for tokens in ("rare", "common")]
+# Experts by their tokens, and their matrices: gates and ups by the blocks of their own tokens, and by all moments.
+BLOCKS, WHOLE, DOWN = "gate and up", "gate and up of all tokens", "down"
+GROUPS = [(tokens, matrices) for matrices in (BLOCKS, WHOLE, DOWN) for tokens in ("rare", "common")]
 
 
 class Judge:
     """Second moments of inputs, in a directory of calibration: of each down projection of an expert all of them, of
-    gates and ups those of 16 inputs next to each other."""
+    gates and ups those of 16 inputs next to each other, and of all tokens of the layer all of them."""
 
     def __init__(self, directory):
         self.blocks, self.wholes = {}, {}
         for name in sorted(os.listdir(os.path.join(directory, "moments"))):
             for tensor in read_file(os.path.join(directory, "moments", name)):
-                if tensor.name.endswith(".down_proj.input_moments"):
+                if tensor.name.endswith((".down_proj.input_moments", ".mlp.experts.input_moments")):
                     self.wholes[tensor.name[: -len(".input_moments")]] = self.matrix(tensor)
         for tensor in read_file(os.path.join(directory, "blocks.safetensors")):
             self.blocks[tensor.name[: -len(".input_block_moments")]] = self.matrix(tensor)
@@ -231,17 +232,21 @@ class Judge:
     def matrix(tensor):
         return np.frombuffer(tensor.data, "<f4").astype("f8").reshape(tensor.shape)
 
-    def power_of(self, module):
-        """What a matrix [N, K] in the place of a module's weight gives: its mean squared output. None: no token."""
-        if module.endswith(".down_proj"):
-            moments = self.wholes.get(module)
-            return None if moments is None else lambda w: ((w @ moments) * w).sum()
-        blocks = self.blocks[module]
+    def powers_of(self, module):
+        """By kind, what a matrix [N, K] in the place of a module's weight gives: its mean squared output. Nothing for a
+        down projection without tokens."""
+        def whole(moments):
+            return lambda w: ((w @ moments) * w).sum()
 
-        def power(w):
-            inputs = w.reshape(len(w), *blocks.shape[:2])
-            return np.einsum("nbi,bij,nbj->", inputs, blocks, inputs, optimize=True)
-        return power
+        def in_blocks(blocks):
+            def power(w):
+                inputs = w.reshape(len(w), *blocks.shape[:2])
+                return np.einsum("nbi,bij,nbj->", inputs, blocks, inputs, optimize=True)
+            return power
+        if module.endswith(".down_proj"):
+            return [(DOWN, whole(self.wholes[module]))] if module in self.wholes else []
+        of_layer = self.wholes[module.rsplit(".", 2)[0]]
+        return [(BLOCKS, in_blocks(self.blocks[module])), (WHOLE, whole(of_layer))]
 
 
 def squared_error(report):
@@ -263,52 +268,66 @@ def table(head, rows):
     return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]) + "\n"
 
 
-def tables(study, schemes, methods, draws, seeds):
-    """Markdown: costs, claims, the null test, experts."""
-    of_scheme = {scheme: [m for m in methods if not m.schemes or scheme in m.schemes] for scheme in schemes}
-    by_name = {m.name: m for m in methods}
-    first, parts = by_name["amax"], []
-    rows = []
-    for scheme in schemes:
-        for m in of_scheme[scheme]:
-            of = [study.kl[scheme, m.name, draw, 0] for draw in range(draws)]
-            options = f"`{m.options.format(stats='STATS')}`" if m.options else ""
-            rows.append([f"`{scheme}`", m.meaning, options, f"{geometric(of)[0]:.2e}",
-                         "1" if m is first else text_of(geometric(ratios(study.kl, scheme, m, first, draws, seeds)))])
-    parts.append(table(["scheme", "scales", "options", "KL, nats", "KL over that of the largest magnitude"], rows))
-    rows = []
-    for one, other in CLAIMS:
-        for scheme in schemes:
-            if other != "amax" and {one, other} <= {m.name for m in of_scheme[scheme]}:
-                pairs = ratios(study.kl, scheme, by_name[one], by_name[other], draws, seeds)
-                n = draws * (seeds + 1 if by_name[one].null or by_name[other].null else 1)
-                rows.append([f"{one} / {other}", f"`{scheme}`", text_of(geometric(pairs)), str(n)])
-    parts.append(table(["methods", "scheme", "KL of the first over the second", "pairs"], rows))
-    rows = []
-    for scheme in schemes:
-        for m in of_scheme[scheme]:
-            if not m.null:
-                continue
-            each = [(draw, seed) for draw in range(draws) for seed in range(1, seeds + 1)]
-            moved, errors = ([values[scheme, m.name, d, s] / values[scheme, m.name, d, 0] for d, s in each]
-                             for values in (study.kl, study.errors))
-            spread = f"{math.exp(np.log(moved).std(ddof=1)):.2f}" if len(moved) > 1 else ""
-            rows.append([f"`{scheme}`", m.name, text_of(geometric(moved)), spread, f"{geometric(errors)[0]:.4f}"])
-    parts.append(table(["scheme", "method", "KL of the null test over the method's",
-                        "one standard deviation: a factor of", "squared error of weights, likewise"], rows))
-    rows = []
-    for one, other in CLAIMS:
-        for scheme in schemes:
-            if {one, other} <= {m.name for m in of_scheme[scheme]}:
-                each = [[study.expert_errors[scheme, one, d][" ".join(group)] /
-                         study.expert_errors[scheme, other, d][" ".join(group)]
-                         for d in range(draws)] for group in GROUPS]
-                # Blocks of 16 inputs do not show errors of columns that others, farther away, make up for.
-                rows.append([f"{one} / {other}", f"`{scheme}`",
-                             *("" if one == "gptq" and group[1] != "down" else text_of(geometric(pairs))
-                               for group, pairs in zip(GROUPS, each))])
-    parts.append(table(["methods", "scheme", *(f"{tokens} experts, {matrices}" for tokens, matrices in GROUPS)], rows))
-    return parts
+class Tables:
+    """Markdown, by the names of the marks of the page."""
+
+    def __init__(self, study, schemes, methods, draws, seeds):
+        self.study, self.schemes, self.draws, self.seeds = study, schemes, draws, seeds
+        self.of_scheme = {scheme: [m for m in methods if not m.schemes or scheme in m.schemes] for scheme in schemes}
+        self.by_name = {m.name: m for m in methods}
+
+    def ratios(self, scheme, one, other):
+        return ratios(self.study.kl, scheme, self.by_name[one], self.by_name[other], self.draws, self.seeds)
+
+    def claimed(self):
+        """The claims about methods that were measured, with each scheme that has both."""
+        return [(one, other, scheme) for one, other in CLAIMS for scheme in self.schemes
+                if {one, other} <= {m.name for m in self.of_scheme[scheme]}]
+
+    def costs(self):
+        rows = []
+        for scheme in self.schemes:
+            for m in self.of_scheme[scheme]:
+                of = [self.study.kl[scheme, m.name, draw, 0] for draw in range(self.draws)]
+                options = f"`{m.options.format(stats='STATS')}`" if m.options else ""
+                over = "1" if m.name == "amax" else text_of(geometric(self.ratios(scheme, m.name, "amax")))
+                rows.append([f"`{scheme}`", m.meaning, options, f"{geometric(of)[0]:.2e}", over])
+        return table(["scheme", "scales", "options", "KL, nats", "KL over that of the largest magnitude"], rows)
+
+    def claims(self):
+        rows = []
+        for one, other, scheme in self.claimed():
+            has_seeds = self.by_name[one].null or self.by_name[other].null
+            if other != "amax":
+                rows.append([f"{one} / {other}", f"`{scheme}`", text_of(geometric(self.ratios(scheme, one, other))),
+                             str(self.draws * (self.seeds + 1 if has_seeds else 1))])
+        return table(["methods", "scheme", "KL of the first over the second", "pairs"], rows)
+
+    def null(self):
+        rows = []
+        for scheme in self.schemes:
+            for m in self.of_scheme[scheme]:
+                if not m.null:
+                    continue
+                each = [(draw, seed) for draw in range(self.draws) for seed in range(1, self.seeds + 1)]
+                moved, errors = ([values[scheme, m.name, d, s] / values[scheme, m.name, d, 0] for d, s in each]
+                                 for values in (self.study.kl, self.study.errors))
+                spread = f"{math.exp(np.log(moved).std(ddof=1)):.2f}" if len(moved) > 1 else ""
+                rows.append([f"`{scheme}`", m.name, text_of(geometric(moved)), spread, f"{geometric(errors)[0]:.4f}"])
+        return table(["scheme", "method", "KL of the null test over the method's",
+                      "one standard deviation: a factor of", "squared error of weights, likewise"], rows)
+
+    def experts(self):
+        rows = []
+        for one, other, scheme in self.claimed():
+            errors = [[self.study.expert_errors[scheme, method, draw] for method in (one, other)]
+                      for draw in range(self.draws)]
+            # Blocks of 16 inputs do not show errors of columns that others, farther away, make up for.
+            rows.append([f"{one} / {other}", f"`{scheme}`",
+                         *("" if one == "gptq" and group[1] == BLOCKS
+                           else text_of(geometric([of[" ".join(group)] / than[" ".join(group)] for of, than in errors]))
+                           for group in GROUPS)])
+        return table(["methods", "scheme", *(f"{tokens} experts, {matrices}" for tokens, matrices in GROUPS)], rows)
 
 
 def main():
@@ -321,8 +340,13 @@ def main():
     parser.add_argument("--draws", type=int, default=4)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--keep", metavar="FILE", help="results so far: what is in it is not measured again")
+    parser.add_argument("--tables", default="costs,claims,null,experts",
+                        help="names of marks of the page; for only experts no text is run")
     parser.add_argument("--write", metavar="PAGE", help="put the tables between the marks of this page")
     arguments = parser.parse_args()
+    names = arguments.tables.split(",")
+    has_text = names != ["experts"]
+    arguments.seeds = arguments.seeds if has_text else 0
     known = subprocess.run([arguments.ingot, "help", "convert"], capture_output=True, text=True, check=True).stdout
     wanted = arguments.methods.split(",") if arguments.methods else [m.name for m in METHODS]
     methods = [m for m in METHODS if m.name in {"amax", *wanted}]
@@ -333,7 +357,7 @@ def main():
         print(f"left out, since this ingot has none: {', '.join(lacking)}", file=sys.stderr)
     schemes, begin = arguments.schemes.split(","), time.monotonic()
     with tempfile.TemporaryDirectory() as work:
-        study = Study(arguments, work)
+        study = Study(arguments, work, has_text)
         for draw in range(arguments.draws):
             wanted = [(scheme, m, draw, seed) for scheme in schemes for m in methods
                       if not m.schemes or scheme in m.schemes for seed in range(arguments.seeds + 1 if m.null else 1)]
@@ -342,13 +366,14 @@ def main():
                 study.begin_draw(draw)
             for key in missing:
                 study.measure(*key)
-    parts = tables(study, schemes, methods, arguments.draws, arguments.seeds)
+    tables = Tables(study, schemes, methods, arguments.draws, arguments.seeds)
+    parts = [(name, getattr(tables, name)()) for name in names]
     minutes = (time.monotonic() - begin) / 60
     print(f"{study.n_outputs} outputs in {minutes:.0f} minutes", file=sys.stderr)
     if not arguments.write:
-        return print("\n".join(parts))
+        return print("\n".join(part for _, part in parts))
     page = open(arguments.write).read()
-    for name, part in zip(("costs", "claims", "null", "experts"), parts):
+    for name, part in parts:
         begin, end = f"<!-- quality: {name} -->\n", "<!-- end -->\n"
         at = page.index(begin) + len(begin)
         page = page[:at] + "\n" + part + "\n" + page[page.index(end, at):]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # scripts/quality_study.sh [--ingot PROGRAM] [OPTION...]: the tables of docs/quality.md, with a low priority. Options of
-# scripts/quality_study.py: --methods, --schemes, --draws, --seeds, --keep FILE, --write docs/quality.md.
+# scripts/quality_study.py: --methods, --schemes, --draws, --seeds, --keep FILE, --tables, --write docs/quality.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ingot=build/release/cli/ingot
