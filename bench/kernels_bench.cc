@@ -165,9 +165,16 @@ void run_plain(benchmark::State& state, Extent extent, std::size_t in_size, Word
   report(state, n, in_size * n, 2 * n);
 }
 
+/// Groups of INT4, and what is chosen and known for them.
+struct Groups {
+  std::size_t cols = 128;
+  bool has_zeros = false;    ///< zero points are chosen
+  bool is_weighted = false;  ///< columns have weights
+};
+
 /// Values, and the same values under a scheme.
 struct Coded {
-  Coded(Extent size, SchemeId id, const EncodeOptions& options)
+  Coded(Extent size, SchemeId id, const EncodeOptions& options, const Groups& groups = {})
       : extent(size),
         scheme(*find_scheme(id)),
         code_bits(formats::scheme_facts(id).code_bits),
@@ -177,7 +184,7 @@ struct Coded {
     const std::size_t n = extent.rows * extent.cols;
     fill_values(reinterpret_cast<float*>(values.data()), n);
     std::memset(codes.data(), 1, codes.size());
-    const auto group = formats::scale_group(id, {extent.rows, extent.cols}, {128, 128});
+    const auto group = formats::scale_group(id, {extent.rows, extent.cols}, {128, groups.cols});
     in.values = {.data = reinterpret_cast<const float*>(values.data()),
                  .rows = extent.rows,
                  .cols = extent.cols,
@@ -198,6 +205,17 @@ struct Coded {
     out.scale_stride = scale_cols * formats::dtype_bits(facts.scale_dtype) / 8;
     stored.resize(scale_rows * out.scale_stride);
     out.scales = stored.data();
+    if (groups.has_zeros) {
+      zeros.resize(scale_rows * scale_cols);
+      out.zeros = zeros.data();
+      out.zero_stride = scale_cols;
+    }
+    if (groups.is_weighted) {
+      importance.resize(extent.cols);
+      for (std::size_t c = 0; c < importance.size(); ++c)
+        importance[c] = 0.1F + static_cast<float>(c * 37 % 101) * 0.02F;
+      in.importance = importance;
+    }
     // Any scales will do to decode with.
     effective.assign(scale_rows * scale_cols, 0.001F);
     rows.scales = effective;
@@ -223,15 +241,17 @@ struct Coded {
   std::size_t code_bits;
   AlignedBuffer values, codes;
   std::vector<std::byte> stored;
-  std::vector<float> effective;
+  std::vector<float> effective, importance;
+  std::vector<std::uint8_t> zeros;
   std::vector<MomentBlock> moments;
   EncodeInput in;
   EncodeOutput out;
   CodedMatrix rows;
 };
 
-void run_encode(benchmark::State& state, Extent extent, SchemeId id, const EncodeOptions& options) {
-  Coded coded(extent, id, options);
+void run_encode(benchmark::State& state, Extent extent, SchemeId id, const EncodeOptions& options,
+                const Groups& groups = {}) {
+  Coded coded(extent, id, options, groups);
   for (auto _ : state) {
     benchmark::DoNotOptimize(coded.scheme.encode(coded.in, coded.out));
     benchmark::ClobberMemory();
@@ -409,6 +429,18 @@ void add_schemes(Extent extent) {
     for (const ScaleSearch search : find_scheme(id)->searches) {
       add_on_targets("encode_" + name + "_" + kWords[static_cast<std::size_t>(search)] + where,
                      [=](benchmark::State& s) { run_encode(s, extent, id, {.search = search}); });
+    }
+  }
+  for (const std::size_t cols : {32U, 128U}) {
+    for (const bool is_weighted : {false, true}) {
+      for (const bool has_zeros : {false, true}) {
+        add_on_targets("encode_int4-group_mse_g" + std::to_string(cols) +
+                           (has_zeros ? "_zeros" : "") + (is_weighted ? "_weighted" : "") + where,
+                       [=](benchmark::State& s) {
+                         run_encode(s, extent, SchemeId::kInt4Group, {.search = ScaleSearch::kMse},
+                                    {cols, has_zeros, is_weighted});
+                       });
+      }
     }
   }
   for (const SchemeId from : {SchemeId::kBf16, SchemeId::kFp8Block}) {
