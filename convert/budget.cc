@@ -121,19 +121,30 @@ struct Loss {
   [[nodiscard]] double relative() const { return signal > 0 ? error / signal : 0; }
 };
 
+// True if mean squares of the inputs of all matrices are known.
+bool knows_inputs(const Importance& importance, const Checkpoint& source,
+                  const LogicalTensor& tensor) {
+  for (std::uint64_t matrix = 0; matrix < input_matrices(tensor); ++matrix) {
+    if (input_statistic(importance, source, tensor, matrix, formats::kInputMeanSquare) == nullptr)
+      return false;
+  }
+  return true;
+}
+
 // The loss of one tensor's sampled bands.
 class TensorLoss {
  public:
-  TensorLoss(const Plan& plan, const PlannedTensor& planned, std::vector<float> mean_squares)
+  TensorLoss(const Plan& plan, const PlannedTensor& planned, const Importance& importance)
       : values_{.plan = plan, .planned = planned, .source = plan.source},
-        mean_squares_(std::move(mean_squares)),
+        importance_(importance),
         facts_(formats::scheme_facts(planned.to)) {}
 
   Loss measure() {
     const BandPlan bands =
         BandPlan::to_encode(values_.tensor, values_.planned.to, values_.planned.block);
     std::vector<Band> seen;
-    for (const std::uint64_t index : spread(bands.count(), kBandsSeen))
+    const std::uint64_t n_matrices = std::min(input_matrices(values_.tensor), kExpertsSeen);
+    for (const std::uint64_t index : spread(bands.count(), kBandsSeen * n_matrices))
       seen.push_back(bands.band(index));
     std::optional<float> amax;
     if (values_.planned.fused_set != PlannedTensor::kNone) {
@@ -188,10 +199,14 @@ class TensorLoss {
     };
     quantize::decode(source, view(was));
     quantize::decode(output, view(is));
+    const std::uint64_t matrix =
+        input_matrices(values_.tensor) == 1 ? 0 : band.first_row / bands.rows;
+    const std::vector<float> mean_squares = importance_.file().values(*input_statistic(
+        importance_, values_.plan.source, values_.tensor, matrix, formats::kInputMeanSquare));
     for (std::uint64_t row = 0; row < band.rows; ++row) {
       for (std::uint64_t col = 0; col < band.cols; ++col) {
         const double value = was[row * band.cols + col], error = is[row * band.cols + col] - value;
-        const double weight = mean_squares_[band.first_col + col];
+        const double weight = mean_squares[band.first_col + col];
         loss_.error += weight * error * error;
         loss_.signal += weight * value * value;
       }
@@ -199,7 +214,7 @@ class TensorLoss {
   }
 
   const PlannedValues values_;
-  const std::vector<float> mean_squares_;
+  const Importance& importance_;
   const formats::SchemeFacts& facts_;
   TileBuffers tiles_;
   std::vector<std::byte> codes_;
@@ -525,7 +540,7 @@ Budget choose_schemes(std::shared_ptr<const Checkpoint> opened, Recipe& recipe,
     }
     for (const std::uint32_t tensor : seen_of(source, grouped)) {
       const LogicalTensor& of = source.tensors()[tensor];
-      if (!importance.find(formats::module_name(of.name))) {
+      if (!knows_inputs(importance, source, of)) {
         errors.add(Error(ErrorCode::kInvalidArgument,
                          "--bits: the statistics have no mean squares of its inputs")
                        .in_tensor(of.name));
@@ -542,10 +557,7 @@ Budget choose_schemes(std::shared_ptr<const Checkpoint> opened, Recipe& recipe,
   errors.throw_if_any();
   parallel_for(tasks.size(), threads, [&](std::size_t i) {
     Task& task = tasks[i];
-    const LogicalTensor& of = source.tensors()[task.tensor];
-    const auto place = importance.find(formats::module_name(of.name));
-    TensorLoss loss(plans[task.choice], *planned[task.choice].at(task.tensor),
-                    importance.file().values(place.value()));
+    TensorLoss loss(plans[task.choice], *planned[task.choice].at(task.tensor), importance);
     task.loss = loss.measure().relative();
   });
   // The mean over the tensors of a role that were seen, and the sum over roles.

@@ -237,13 +237,22 @@ void add_importance(const Plan& plan, Json& json) {
                           {"of", plan.counts.searched}};
 }
 
-// Tensors that --gptq is for, and rounds plainly since nothing is known of their inputs.
+// Tensors, and experts of stacks, that --gptq is for, and rounds plainly since nothing is known of
+// their inputs.
 std::vector<std::string> without_moments(const Plan& plan) {
   std::vector<std::string> names;
   for (const PlannedTensor& planned : plan.tensors) {
-    if (plan.recipe.choices.gptq && !planned.carries_errors &&
-        convert::can_carry_errors(plan, planned))
-      names.push_back(plan.tensor_of(planned).name);
+    if (!plan.recipe.choices.gptq || !convert::can_carry_errors(plan, planned)) continue;
+    const formats::LogicalTensor& tensor = plan.tensor_of(planned);
+    if (!planned.carries_errors) {
+      names.push_back(tensor.name);
+      continue;
+    }
+    const auto moments = convert::moments_of(plan, planned);
+    for (std::size_t i = 0; i < moments.size(); ++i) {
+      if (moments[i] == nullptr)
+        names.push_back(convert::input_modules(plan.source, tensor, i).front() + ".weight");
+    }
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -255,7 +264,7 @@ std::string gptq_text(const Plan& plan) {
       count_text(plan.counts.carriable), count_text(convert::factor_memory(plan, 1).n_factors));
   const std::vector<std::string> others = without_moments(plan);
   if (!others.empty())
-    text += fmt::format("; the others are rounded plainly, without moments ({}{})", others.front(),
+    text += fmt::format("; without moments these are rounded plainly: {}{}", others.front(),
                         others.size() > 1 ? " to " + others.back() : "");
   return text;
 }

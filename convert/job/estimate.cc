@@ -234,10 +234,13 @@ double carrying_seconds(const Plan& plan, std::size_t threads) {
   for (const PlannedTensor& planned : plan.tensors) {
     if (!planned.carries_errors || !plan.is_here(planned)) continue;
     const formats::Shape& shape = plan.tensor_of(planned).shape;
-    const std::uint64_t cols = shape.back();
-    in_columns += products_of(formats::element_count(shape).value_or(0) / cols, cols);
+    const std::uint64_t cols = shape.back(), rows = shape[shape.size() - 2];
     scheme = planned.to;
-    if (factors.insert(moments_of(plan, planned)).second) in_factors += products_of(cols, cols) / 3;
+    for (const formats::StatisticTensor* moments : moments_of(plan, planned)) {
+      if (moments == nullptr) continue;
+      in_columns += products_of(rows, cols);
+      if (factors.insert(moments).second) in_factors += products_of(cols, cols) / 3;
+    }
   }
   if (factors.empty()) return 0;
   Clock::time_point begun = Clock::now();

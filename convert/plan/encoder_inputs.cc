@@ -50,32 +50,53 @@ void refuse_biases(const Plan& plan, ErrorList& refusals) {
   }
 }
 
-// True if the file has the importance of a tensor's columns; another number of columns is refused.
-bool knows(const Importance& importance, const formats::LogicalTensor& tensor,
-           ErrorList& refusals) {
-  const std::string_view module = formats::module_name(tensor.name);
-  const auto place = importance.find(module);
-  if (!place || place->count() == tensor.shape.back()) return place.has_value();
-  refusals.add(ErrorCode::kShapeMismatch, module,
-               "--importance has {} columns where the weight has {}", place->count(),
-               tensor.shape.back());
-  return false;
+// True if --importance has a statistic of the inputs of some matrix of a tensor. Refuses another
+// shape than this, gate and up of a stack with different ones, and columns that are no inputs.
+bool has_inputs(const Plan& plan, const LogicalTensor& tensor, std::string_view ending,
+                const formats::Shape& shape, ErrorList& refusals) {
+  const Importance& importance = *plan.recipe.choices.importance;
+  bool has_some = false;
+  for (std::uint64_t matrix = 0; matrix < input_matrices(tensor); ++matrix) {
+    const auto* const first = input_statistic(importance, plan.source, tensor, matrix, ending);
+    if (first == nullptr) continue;
+    has_some = true;
+    const std::vector<std::string> modules = input_modules(plan.source, tensor, matrix);
+    if (tensor.stack == formats::StackOrder::kInputMajor) {
+      refusals.add(ErrorCode::kUnsupported, formats::module_name(tensor.name),
+                   "columns of this stack are outputs, which --importance does not weigh "
+                   "(--experts separate, or other weights)");
+      break;
+    }
+    if (first->shape != shape) {
+      refusals.add(ErrorCode::kShapeMismatch, modules.front(),
+                   "--importance has {} of shape {} where the weight has {} columns",
+                   ending.substr(1), formats::shape_text(first->shape), tensor.shape.back());
+      continue;
+    }
+    const bool are_one = std::ranges::all_of(modules, [&](const std::string& module) {
+      const auto* const other = importance.find_tensor(module, ending);
+      return other == first ||
+             (other != nullptr && other->shape == shape &&
+              importance.file().values(*other) == importance.file().values(*first));
+    });
+    if (!are_one) {
+      refusals.add(ErrorCode::kMismatch, modules.front(),
+                   "--importance has another {} for gate than for up, which are one matrix of a "
+                   "stack here (--experts separate)",
+                   ending.substr(1));
+    }
+  }
+  return has_some;
 }
 
-// True if the statistics have moments of the inputs of a tensor, for groups of whole blocks of
-// them; those of another number of columns are refused.
-bool has_moments(const Importance& importance, const PlannedTensor& planned,
-                 const formats::LogicalTensor& tensor, ErrorList& refusals) {
+// True if --importance has moments of the inputs of a tensor, for groups of whole blocks of them.
+bool has_moments(const Plan& plan, const PlannedTensor& planned, ErrorList& refusals) {
   constexpr std::uint64_t kBlock = formats::kMomentBlock;
+  const LogicalTensor& tensor = plan.tensor_of(planned);
   const std::uint64_t cols = tensor.shape.back(), group = planned.block[1];
   if (cols % kBlock != 0 || (group % kBlock != 0 && group < cols)) return false;
-  const std::string_view module = formats::module_name(tensor.name);
-  const auto* const moments = importance.find_tensor(module, formats::kInputBlockMoments);
-  if (moments == nullptr || moments->shape.front() == cols / kBlock) return moments != nullptr;
-  refusals.add(ErrorCode::kShapeMismatch, module,
-               "--importance has moments of {} columns where the weight has {}",
-               moments->shape.front() * kBlock, cols);
-  return false;
+  return has_inputs(plan, tensor, formats::kInputBlockMoments, {cols / kBlock, kBlock, kBlock},
+                    refusals);
 }
 
 }  // namespace
@@ -117,19 +138,24 @@ void set_input_scales(Plan& plan, ErrorList& refusals) {
       planned.input = {.scale = planned.storage->global_divides ? 1.0F / scale : scale};
       return;
     }
-    const std::string_view module = formats::module_name(tensor.name);
     if (choices.activation_scales == nullptr) {
-      refusals.add(ErrorCode::kMissingTensor, module, "{}", kNoSource);
-      return;
-    }
-    const auto found = choices.activation_scales->find(module);
-    if (!found) {
-      refusals.add(ErrorCode::kMissingTensor, module, "{}", kNoRange);
+      refusals.add(ErrorCode::kMissingTensor, formats::module_name(tensor.name), "{}", kNoSource);
       return;
     }
     auto& range = ranges[fused_module(tensor)];
-    if (!range) range = found;
-    range->include(*found);
+    for (std::uint64_t matrix = 0; matrix < input_matrices(tensor); ++matrix) {
+      std::vector<std::string> modules = input_modules(plan.source, tensor, matrix);
+      if (modules.empty()) modules.emplace_back(formats::module_name(tensor.name));
+      for (const std::string& module : modules) {
+        const auto found = choices.activation_scales->find(module);
+        if (!found) {
+          refusals.add(ErrorCode::kMissingTensor, module, "{}", kNoRange);
+          return;
+        }
+        if (!range) range = found;
+        range->include(*found);
+      }
+    }
   });
   for_each_static([&](PlannedTensor& planned, const formats::LogicalTensor& tensor) {
     const auto range = ranges.find(fused_module(tensor));
@@ -206,9 +232,10 @@ void set_importance(Plan& plan, ErrorList& refusals) {
     const formats::LogicalTensor& tensor = plan.tensor_of(planned);
     if (!searches_scales(plan, planned)) continue;
     ++counts.searched;
-    planned.by_moments =
-        wants_moments && has_moments(*choices.importance, planned, tensor, refusals);
-    planned.is_weighted = planned.by_moments || knows(*choices.importance, tensor, refusals);
+    planned.by_moments = wants_moments && has_moments(plan, planned, refusals);
+    const bool has_squares =
+        has_inputs(plan, tensor, formats::kInputMeanSquare, {tensor.shape.back()}, refusals);
+    planned.is_weighted = planned.by_moments || has_squares;
     if (planned.is_weighted) ++counts.weighted;
     if (planned.by_moments) ++counts.by_moments;
   }
@@ -226,9 +253,14 @@ bool can_carry_errors(const Plan& plan, const PlannedTensor& planned) {
   return quantize::can_carry_errors(planned.to) && searches_scales(plan, planned);
 }
 
-const formats::StatisticTensor* moments_of(const Plan& plan, const PlannedTensor& planned) {
-  return plan.recipe.choices.importance->find_tensor(
-      formats::module_name(plan.tensor_of(planned).name), formats::kInputMoments);
+std::vector<const formats::StatisticTensor*> moments_of(const Plan& plan,
+                                                        const PlannedTensor& planned) {
+  const LogicalTensor& tensor = plan.tensor_of(planned);
+  std::vector<const formats::StatisticTensor*> moments;
+  for (std::uint64_t matrix = 0; matrix < input_matrices(tensor); ++matrix)
+    moments.push_back(input_statistic(*plan.recipe.choices.importance, plan.source, tensor, matrix,
+                                      formats::kInputMoments));
+  return moments;
 }
 
 void set_moments(Plan& plan, ErrorList& refusals) {
@@ -242,15 +274,9 @@ void set_moments(Plan& plan, ErrorList& refusals) {
   for (PlannedTensor& planned : plan.tensors) {
     if (!can_carry_errors(plan, planned)) continue;
     ++plan.counts.carriable;
-    const formats::StatisticTensor* moments = moments_of(plan, planned);
-    if (moments == nullptr) continue;
     const formats::LogicalTensor& tensor = plan.tensor_of(planned);
-    if (moments->shape != formats::Shape{tensor.shape.back(), tensor.shape.back()}) {
-      refusals.add(ErrorCode::kShapeMismatch, formats::module_name(tensor.name),
-                   "--importance has moments of shape {} where the weight has {} columns",
-                   formats::shape_text(moments->shape), tensor.shape.back());
-      continue;
-    }
+    const std::uint64_t cols = tensor.shape.back();
+    if (!has_inputs(plan, tensor, formats::kInputMoments, {cols, cols}, refusals)) continue;
     planned.carries_errors = true;
     ++plan.counts.carrying;
   }

@@ -240,8 +240,10 @@ bool searches_scales(const Plan& plan, const PlannedTensor& planned);
 
 /// True if --gptq is for a tensor: its codes can be chosen column by column.
 bool can_carry_errors(const Plan& plan, const PlannedTensor& planned);
-/// The second moments of a tensor's inputs in --importance; null without.
-const formats::StatisticTensor* moments_of(const Plan& plan, const PlannedTensor& planned);
+/// The whole second moments of the inputs of each of a tensor's input_matrices() in --importance;
+/// null without.
+std::vector<const formats::StatisticTensor*> moments_of(const Plan& plan,
+                                                        const PlannedTensor& planned);
 /// Marks the tensors whose errors are carried on (PlannedTensor::carries_errors) and counts them.
 /// Refuses --gptq without --importance (kInvalidArgument), moments of another size
 /// (kShapeMismatch), and statistics without the moments of any (kMissingTensor). Does nothing

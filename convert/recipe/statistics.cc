@@ -11,6 +11,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/words.h"
+#include "formats/experts/expert_views.h"
 
 namespace ingot::convert {
 
@@ -125,6 +126,30 @@ std::optional<std::string> Statistics::warning(std::string_view option) const {
       option, file_->path().string());
 }
 
+std::uint64_t input_matrices(const formats::LogicalTensor& tensor) {
+  return tensor.shape.size() == 3 ? tensor.shape.front() : 1;
+}
+
+std::vector<std::string> input_modules(const formats::Checkpoint& source,
+                                       const formats::LogicalTensor& tensor, std::uint64_t matrix) {
+  const std::string_view module = formats::module_name(tensor.name);
+  if (tensor.shape.size() < 3) return {std::string(module)};
+  if (!formats::is_expert_stack(role_of(tensor))) return {fmt::format("{}.{}", module, matrix)};
+  // A rank's stack has other experts than their places in it say.
+  if (source.slicing() != nullptr) return {};
+  return formats::single_modules(source, tensor, static_cast<std::uint32_t>(matrix));
+}
+
+const StatisticTensor* input_statistic(const Statistics& statistics,
+                                       const formats::Checkpoint& source,
+                                       const formats::LogicalTensor& tensor, std::uint64_t matrix,
+                                       std::string_view ending) {
+  for (const std::string& module : input_modules(source, tensor, matrix)) {
+    if (const StatisticTensor* const found = statistics.find_tensor(module, ending)) return found;
+  }
+  return nullptr;
+}
+
 void InputRange::include(const InputRange& other) {
   min = std::min(min, other.min);
   max = std::max(max, other.max);
@@ -180,9 +205,7 @@ Importance Importance::read(const std::filesystem::path& path) {
         if (bad != values.end()) {
           errors.add(ErrorCode::kCorrupt, module, "has a mean square of {} in column {}", *bad,
                      bad - values.begin());
-          return;
         }
-        importance.values_.emplace(module, tensor);
       });
   importance.throw_if_any(errors);
   return importance;

@@ -85,6 +85,20 @@ class StatisticsTable : public Statistics {
   std::map<std::string, Value, std::less<>> values_;
 };
 
+/// Number of matrices of a tensor that have inputs of their own: the experts of a stack, else 1.
+std::uint64_t input_matrices(const formats::LogicalTensor& tensor);
+/// The modules under whose names statistics have the inputs of a matrix: that of the tensor, of an
+/// expert in a stack its single_modules(), of another matrix of several `MODULE.1`; empty for a
+/// rank's stack.
+std::vector<std::string> input_modules(const formats::Checkpoint& source,
+                                       const formats::LogicalTensor& tensor, std::uint64_t matrix);
+/// The tensor with this ending for the inputs of a matrix: the first that one of its modules has;
+/// null without.
+const formats::StatisticTensor* input_statistic(const Statistics& statistics,
+                                                const formats::Checkpoint& source,
+                                                const formats::LogicalTensor& tensor,
+                                                std::uint64_t matrix, std::string_view ending);
+
 /// The values that the input of a linear layer takes; 0 is always within.
 struct InputRange {
   float min = 0, max = 0;
@@ -121,7 +135,7 @@ InputScale asymmetric_input_scale(const InputRange& range);
 /// How much the columns of weights matter: mean squares of the inputs that they are multiplied
 /// with, from a file of activation statistics. The values stay in the file, which for a large model
 /// is larger than memory should be.
-class Importance : public StatisticsTable<formats::StatisticTensor> {
+class Importance : public Statistics {
  public:
   /// Looks at every value once. Throws kCorrupt, collected, as open() does and for mean
   /// squares that are negative or not finite. A module has one per column of its weight.

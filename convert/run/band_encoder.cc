@@ -21,21 +21,12 @@ namespace {
 // Times any code, of which 448 is the largest, this is still a number.
 constexpr float kLargestOrdinaryScale = 0x1p100F;
 
-// The factors of a module's moments, for groups of so many columns.
-std::vector<quantize::MomentBlock> moments_of(const Importance& importance, std::string_view module,
+// The factors of the moments of a matrix's inputs, for groups of so many columns.
+std::vector<quantize::MomentBlock> factors_of(const std::vector<float>& moments,
                                               std::uint64_t group_cols) {
-  const formats::StatisticTensor* const tensor =
-      importance.find_tensor(module, formats::kInputBlockMoments);
-  INGOT_CHECK(tensor != nullptr);
-  const std::vector<float> moments = importance.file().values(*tensor);
-  try {
-    return quantize::factor_moments(
-        moments, std::clamp<std::size_t>(group_cols / quantize::kMomentBlock, 1,
-                                         moments.size() / quantize::kMomentBlock));
-  } catch (Error& error) {
-    error.in_tensor(fmt::format("{}{}", module, formats::kInputBlockMoments));
-    throw error.in_file(importance.file().path().string());
-  }
+  return quantize::factor_moments(moments,
+                                  std::clamp<std::size_t>(group_cols / quantize::kMomentBlock, 1,
+                                                          moments.size() / quantize::kMomentBlock));
 }
 
 formats::MatrixView<float> view(std::vector<float>& buffer, const Tile& tile) {
@@ -138,7 +129,7 @@ void HeldValues::require_some(const formats::LogicalTensor& tensor, formats::Sch
 }
 
 BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, TileBuffers& tiles,
-                         const quantize::MomentsFactor* factor)
+                         MomentsFactors::Lease* lease)
     : of_(of),
       plan_(of.plan),
       planned_(of.planned),
@@ -151,7 +142,7 @@ BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, Til
       facts_(formats::scheme_facts(planned_.to)),
       options_(options_for(to_, plan_.target.encode)),
       repacks_(can_repack()),
-      factor_(factor),
+      lease_(lease),
       amax_(amax),
       nan_allowed_(of.allows_nan()),
       nonfinite_allowed_(any_matches(plan_.recipe.allow.nonfinite, tensor_.name)),
@@ -159,13 +150,6 @@ BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, Til
   const Choices& choices = plan_.recipe.choices;
   if (planned_.scales != PlannedTensor::kNone)
     release_.emplace(*choices.scales_from, choices.scales_from->tensors()[planned_.scales]);
-  if (planned_.by_moments) {
-    moments_ =
-        moments_of(*choices.importance, formats::module_name(tensor_.name), planned_.block[1]);
-  } else if (planned_.is_weighted) {
-    const auto place = choices.importance->find(formats::module_name(tensor_.name));
-    importance_ = choices.importance->file().values(place.value());
-  }
   if (of.keeps_global) {
     global_ = stored_global(scales_);
   } else if (amax && to_.global != nullptr) {
@@ -190,6 +174,34 @@ void BandEncoder::for_each_tile(const Band& band, const Act& act) const {
                .col = col,
                .cols = std::min(bands_.tile_cols, bands_.cols - col)});
     }
+  }
+}
+
+void BandEncoder::begin_matrix(std::uint64_t matrix) {
+  if (matrix_ == matrix) return;
+  matrix_ = matrix;
+  factor_ = lease_ == nullptr ? nullptr : lease_->factor(matrix);
+  carries_errors_ |= factor_ != nullptr;
+  moments_.clear();
+  importance_.clear();
+  if (!planned_.is_weighted) return;
+  const Importance& importance = *plan_.recipe.choices.importance;
+  const formats::CalibrationStatistics& file = importance.file();
+  const auto find = [&](std::string_view ending) {
+    return input_statistic(importance, plan_.source, tensor_, matrix, ending);
+  };
+  const auto* const blocks = planned_.by_moments ? find(formats::kInputBlockMoments) : nullptr;
+  if (blocks == nullptr) {
+    const auto* const squares = find(formats::kInputMeanSquare);
+    if (squares != nullptr) importance_ = file.values(*squares);
+    return;
+  }
+  try {
+    moments_ = factors_of(file.values(*blocks), planned_.block[1]);
+  } catch (Error& error) {
+    error.in_tensor(fmt::format("{}{}", input_modules(plan_.source, tensor_, matrix).front(),
+                                formats::kInputBlockMoments));
+    throw error.in_file(file.path().string());
   }
 }
 
@@ -226,6 +238,7 @@ float BandEncoder::largest(const Band& band, std::span<const std::byte> codes) {
 
 void BandEncoder::encode(const Band& band, std::span<const std::byte> codes,
                          std::span<std::byte> out) {
+  begin_matrix(input_matrices(tensor_) == 1 ? 0 : band.first_row / bands_.rows);
   const BandScales read(scales_, scales_.range_of(band.first_row, band.rows));
   const std::size_t width = formats::dtype_bits(facts_.scale_dtype) / 8;
   const std::uint64_t scale_rows =

@@ -7,6 +7,7 @@
 
 #include "convert/plan/band.h"
 #include "convert/plan/plan.h"
+#include "convert/run/moments_factors.h"
 #include "convert/run/value_changer.h"
 #include "formats/base/error.h"
 #include "formats/storage/block_scales.h"
@@ -106,9 +107,9 @@ class BandEncoder {
  public:
   /// `amax`: of the fused set, or nullopt if there is none. All references must outlive the
   /// encoder.
-  /// `factor`: carries the errors of columns on; null: none are.
+  /// `lease`: factors that carry the errors of columns on; null: none are.
   BandEncoder(const PlannedValues& of, std::optional<float> amax, TileBuffers& tiles,
-              const quantize::MomentsFactor* factor = nullptr);
+              MomentsFactors::Lease* lease = nullptr);
 
   [[nodiscard]] const BandPlan& bands() const { return bands_; }
   /// The fact about a band that a fused set needs before any is encoded: its largest magnitude, or
@@ -128,6 +129,8 @@ class BandEncoder {
   /// Sums over all bands that were encoded.
   [[nodiscard]] const quantize::QualitySums& quality() const { return quality_; }
   [[nodiscard]] const HeldValues& held() const { return held_; }
+  /// True if errors of columns were carried on in some matrix that was encoded.
+  [[nodiscard]] bool carries_errors() const { return carries_errors_; }
   /// Sums of the change of its values over all bands that were encoded; nullopt: none change.
   [[nodiscard]] std::optional<quantize::ChangeSums> change() const {
     return changer_ ? std::optional(change_sums_) : std::nullopt;
@@ -137,6 +140,8 @@ class BandEncoder {
   [[nodiscard]] bool can_repack() const;
   template <typename Act>
   void for_each_tile(const Band& band, const Act& act) const;
+  /// Reads what is known of the inputs of a matrix, where it is not at hand.
+  void begin_matrix(std::uint64_t matrix);
   /// Prepares the change of a band of values.
   void begin_change(const quantize::CodedMatrix& source, const Band& band);
   /// Decodes a tile, changed where it changes.
@@ -167,16 +172,20 @@ class BandEncoder {
   std::optional<formats::ScaleReader> release_;
   const quantize::EncodeOptions options_;
   bool repacks_ = false;
-  const quantize::MomentsFactor* factor_;
+  MomentsFactors::Lease* lease_;
   std::optional<float> amax_;
   float global_ = 1;
   bool values_are_finite_ = false;  // of the band at hand, NaN codes apart
   bool nan_allowed_ = false, nonfinite_allowed_ = false, overflow_allowed_ = false;
 
-  std::span<std::byte> codes_;                  // of the band at hand
-  std::vector<float> importance_;               // of the columns; empty without
-  std::vector<quantize::MomentBlock> moments_;  // of the columns; empty without
-  std::vector<std::byte> band_scales_;          // of the band at hand, row-major, as written
+  std::optional<std::uint64_t> matrix_;              // begun last
+  const quantize::MomentsFactor* factor_ = nullptr;  // of its inputs; null without
+  std::vector<float> importance_;                    // of its columns; empty without
+  std::vector<quantize::MomentBlock> moments_;       // of its columns; empty without
+  bool carries_errors_ = false;
+
+  std::span<std::byte> codes_;          // of the band at hand
+  std::vector<std::byte> band_scales_;  // of the band at hand, row-major, as written
   std::vector<std::uint8_t> band_zeros_;
   std::vector<float> tile_scales_;  // effective
   std::vector<std::uint8_t> tile_zeros_;

@@ -30,13 +30,12 @@ std::vector<std::byte> exponents_of(std::span<const std::byte> scales) {
 // Encodes one tensor band by band from the file, and writes its parts.
 class Encoder {
  public:
-  Encoder(const TensorTask& task, std::optional<float> amax, const quantize::MomentsFactor* factor)
+  Encoder(const TensorTask& task, std::optional<float> amax, MomentsFactors::Lease* lease)
       : task_(task),
         plan_(task.plan),
         planned_(task.planned),
         facts_(formats::scheme_facts(planned_.to)),
-        carries_errors_(factor != nullptr),
-        encoder_(task, amax, task.tiles, factor) {}
+        encoder_(task, amax, task.tiles, lease) {}
 
   TensorResult run() {
     for (std::size_t p = 0; p < planned_.n_parts; ++p) parts_.push_back(task_.part(p));
@@ -61,7 +60,7 @@ class Encoder {
     TensorResult result{.source = task_.source_hashes({{Part::kWeight, weight}}), .output = {}};
     for (PartWriter& part : parts_) result.output.push_back(part.finish());
     result.change = encoder_.change();
-    result.carries_errors = carries_errors_;
+    result.carries_errors = encoder_.carries_errors();
     if (facts_.quantized) {
       result.quality = encoder_.quality();
       if (facts_.group_rows == 0) {
@@ -156,7 +155,6 @@ class Encoder {
   const Plan& plan_;
   const PlannedTensor& planned_;
   const formats::SchemeFacts& facts_;  // of the target
-  bool carries_errors_;
   BandEncoder encoder_;
   std::vector<float> row_scales_;  // of all rows, where a part is made of them
   std::vector<std::int64_t> row_sums_;
@@ -170,8 +168,8 @@ class Encoder {
 TensorResult encode(const TensorTask& task, std::optional<float> amax) {
   if (!task.planned.carries_errors) return Encoder(task, amax, nullptr).run();
   // Before the first byte is written: others may wait for what this thread would hold.
-  const MomentsFactors::Lease lease = task.context.factors->lease(task.planned);
-  return Encoder(task, amax, lease.factor()).run();
+  MomentsFactors::Lease lease = task.context.factors->lease(task.planned);
+  return Encoder(task, amax, &lease).run();
 }
 
 namespace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "convert/plan/passes.h"
 #include "formats/base/error.h"
@@ -11,31 +12,53 @@ namespace ingot::convert {
 
 namespace {
 
+using Moments = std::vector<const formats::StatisticTensor*>;
+
 std::uint64_t size_of(const formats::StatisticTensor& moments) {
   return moments.shape.back();
+}
+
+// The moments that all matrices of a tensor have together; null: experts have their own.
+const formats::StatisticTensor* joint(const Moments& moments) {
+  const bool are_one = std::ranges::all_of(
+      moments, [&](const formats::StatisticTensor* other) { return other == moments.front(); });
+  return are_one ? moments.front() : nullptr;
 }
 
 }  // namespace
 
 FactorMemory factor_memory(const Plan& plan, std::uint64_t threads) {
   std::map<const formats::StatisticTensor*, std::uint64_t> left;
-  std::vector<const formats::StatisticTensor*> order;
+  struct Use {
+    const formats::StatisticTensor* moments;  // null: the room in which a stack has its own
+    std::uint64_t size;
+  };
+  std::vector<Use> order;
+  std::set<const formats::StatisticTensor*> made;
   for (const PlannedTensor& planned : plan.tensors) {
     if (!planned.carries_errors || !plan.is_here(planned)) continue;
-    order.push_back(moments_of(plan, planned));
-    ++left[order.back()];
+    const Moments moments = moments_of(plan, planned);
+    order.push_back({.moments = joint(moments), .size = plan.tensor_of(planned).shape.back()});
+    if (order.back().moments != nullptr) ++left[order.back().moments];
+    made.insert(moments.begin(), moments.end());
   }
-  FactorMemory memory{.n_factors = left.size()};
+  made.erase(nullptr);
+  FactorMemory memory{.n_factors = made.size()};
+  made.clear();
   std::uint64_t live = 0, most = 0, largest = 0;
-  std::set<const formats::StatisticTensor*> made;
-  for (const formats::StatisticTensor* moments : order) {
-    const std::uint64_t n_bytes = quantize::MomentsFactor::bytes(size_of(*moments));
-    const std::uint64_t n_to_make = quantize::MomentsFactor::bytes_to_make(size_of(*moments));
+  for (const auto& [moments, size] : order) {
+    const std::uint64_t n_bytes = quantize::MomentsFactor::bytes(size);
+    const std::uint64_t n_to_make = quantize::MomentsFactor::bytes_to_make(size);
+    memory.least = std::max(memory.least, n_to_make);
+    if (moments == nullptr) {
+      most = std::max(most, live + n_to_make);
+      largest = std::max(largest, n_to_make);
+      continue;
+    }
     if (made.insert(moments).second) {
       most = std::max(most, live + n_to_make);
       live += n_bytes;
     }
-    memory.least = std::max(memory.least, n_to_make);
     if (--left[moments] > 0) continue;
     live -= n_bytes;
     largest = std::max(largest, n_bytes);
@@ -51,20 +74,39 @@ MomentsFactors::MomentsFactors(const Plan& plan, std::uint64_t most_bytes, std::
   for (std::size_t i = 0; i < plan.tensors.size(); ++i) {
     const PlannedTensor& planned = plan.tensors[i];
     if (!planned.carries_errors || !plan.is_here(planned) || done[i] != 0) continue;
-    const formats::StatisticTensor* moments = moments_of(plan, planned);
+    const formats::StatisticTensor* moments = joint(moments_of(plan, planned));
+    if (moments == nullptr) continue;
     Entry& entry = entries_[moments];
     entry.moments = moments;
     ++entry.n_left;
   }
 }
 
-const quantize::MomentsFactor* MomentsFactors::Lease::factor() const {
-  return entry_ != nullptr && entry_->factor ? &*entry_->factor : nullptr;
+const quantize::MomentsFactor* MomentsFactors::Lease::factor(std::uint64_t matrix) {
+  if (entry_ == nullptr) return nullptr;
+  if (moments_.empty()) return entry_->factor ? &*entry_->factor : nullptr;
+  if (!own_ || own_->first != matrix) {
+    own_.reset();  // frees the room first
+    const formats::StatisticTensor* const moments = moments_.at(matrix);
+    own_.emplace(matrix, moments == nullptr ? std::nullopt : of_->made(*moments));
+  }
+  return own_->second ? &*own_->second : nullptr;
 }
 
 MomentsFactors::Lease MomentsFactors::lease(const PlannedTensor& planned) {
+  Moments moments = moments_of(plan_, planned);
+  const formats::StatisticTensor* const together = joint(moments);
   std::unique_lock lock(mutex_);
-  Entry& entry = entries_.at(moments_of(plan_, planned));
+  if (together == nullptr) {
+    const std::uint64_t n_bytes =
+        quantize::MomentsFactor::bytes_to_make(plan_.tensor_of(planned).shape.back());
+    while (!make_room(n_bytes)) changed_.wait(lock);
+    Entry& room = rooms_[&planned];
+    room = {.n_bytes = n_bytes, .n_leases = 1, .n_left = 1};
+    n_bytes_ += n_bytes;
+    return Lease(*this, room, std::move(moments));
+  }
+  Entry& entry = entries_.at(together);
   while (!entry.is_made) {
     if (entry.is_making ||
         !make_room(quantize::MomentsFactor::bytes_to_make(size_of(*entry.moments)))) {
@@ -76,7 +118,7 @@ MomentsFactors::Lease MomentsFactors::lease(const PlannedTensor& planned) {
     lock.unlock();
     std::exception_ptr failure;
     try {
-      make(entry);
+      entry.factor = made(*entry.moments);
     } catch (...) {
       failure = std::current_exception();
     }
@@ -95,13 +137,13 @@ MomentsFactors::Lease MomentsFactors::lease(const PlannedTensor& planned) {
 }
 
 // Reads rows, and factors on all threads: others wait for the result.
-void MomentsFactors::make(Entry& entry) {
+std::optional<quantize::MomentsFactor> MomentsFactors::made(
+    const formats::StatisticTensor& moments) const {
   const formats::CalibrationStatistics& statistics = plan_.recipe.choices.importance->file();
-  const std::uint64_t size = size_of(*entry.moments);
-  entry.factor = quantize::MomentsFactor::make(static_cast<std::size_t>(size), threads_,
-                                               [&](std::size_t row, std::span<float> out) {
-                                                 statistics.read(*entry.moments, row * size, out);
-                                               });
+  const std::uint64_t size = size_of(moments);
+  return quantize::MomentsFactor::make(
+      static_cast<std::size_t>(size), threads_,
+      [&](std::size_t row, std::span<float> out) { statistics.read(moments, row * size, out); });
 }
 
 // Frees factors that no tensor uses, the least recently used first, until there is room. Returns

@@ -24,7 +24,8 @@ FactorMemory factor_memory(const Plan& plan, std::uint64_t threads);
 
 /// The factors by which errors of columns are carried on, made when they are first asked for and
 /// kept until the last tensor with the same input is done, or until others need the room: then they
-/// are made again. Safe from many threads.
+/// are made again. Those of a stack whose experts have inputs of their own are made one after
+/// another in the same room. Safe from many threads.
 class MomentsFactors {
  public:
   /// `most_bytes` is at least FactorMemory::least. `done`: tensors that need none any more. The
@@ -35,30 +36,40 @@ class MomentsFactors {
   MomentsFactors& operator=(const MomentsFactors&) = delete;
 
   struct Entry;
-  /// Keeps a factor in memory.
+  /// Keeps a factor in memory. For one thread.
   class Lease {
    public:
     Lease() = default;
     Lease(Lease&& other) noexcept
-        : of_(std::exchange(other.of_, nullptr)), entry_(std::exchange(other.entry_, nullptr)) {}
+        : of_(std::exchange(other.of_, nullptr)),
+          entry_(std::exchange(other.entry_, nullptr)),
+          moments_(std::move(other.moments_)),
+          own_(std::move(other.own_)) {}
     Lease& operator=(Lease&&) = delete;
     ~Lease() {
       if (of_ != nullptr) of_->release(*entry_);
     }
-    /// Null: the moments are not positive definite.
-    [[nodiscard]] const quantize::MomentsFactor* factor() const;
+    /// The factor for the inputs of a matrix of the tensor, until the next call. Null: its moments
+    /// are not known, or not positive definite. Throws as reading does.
+    [[nodiscard]] const quantize::MomentsFactor* factor(std::uint64_t matrix);
 
    private:
     friend class MomentsFactors;
-    Lease(MomentsFactors& of, Entry& entry) : of_(&of), entry_(&entry) {}
+    Lease(MomentsFactors& of, Entry& entry,
+          std::vector<const formats::StatisticTensor*> moments = {})
+        : of_(&of), entry_(&entry), moments_(std::move(moments)) {}
     MomentsFactors* of_ = nullptr;
     Entry* entry_ = nullptr;
+    /// Moments by matrix; empty: all matrices have the entry's.
+    std::vector<const formats::StatisticTensor*> moments_;
+    /// The matrix whose factor was made last, and that.
+    std::optional<std::pair<std::uint64_t, std::optional<quantize::MomentsFactor>>> own_;
   };
   /// The factor of a tensor with PlannedTensor::carries_errors. Waits for room: a thread holds at
   /// most one lease, and no other memory, while it asks. Throws as reading does.
   Lease lease(const PlannedTensor& planned);
 
-  /// A factor and its use; for the lease.
+  /// A factor and its use; for the lease. Without moments: the room of one for a stack.
   struct Entry {
     const formats::StatisticTensor* moments = nullptr;
     std::uint64_t n_bytes = 0;  // taken now
@@ -71,7 +82,8 @@ class MomentsFactors {
   void release(Entry& entry);
   bool make_room(std::uint64_t n_bytes);
   void forget(Entry& entry);
-  void make(Entry& entry);
+  [[nodiscard]] std::optional<quantize::MomentsFactor> made(
+      const formats::StatisticTensor& moments) const;
 
   const Plan& plan_;
   const std::uint64_t most_bytes_;
@@ -79,6 +91,7 @@ class MomentsFactors {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<const formats::StatisticTensor*, Entry> entries_;
+  std::map<const PlannedTensor*, Entry> rooms_;  // of stacks at work
   std::uint64_t n_bytes_ = 0, n_uses_ = 0;
 };
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
 
@@ -42,6 +43,11 @@ Checkpoint with_stacked_experts(std::shared_ptr<const Checkpoint> source);
 /// round. Codes and scales are turned alike: a group of 1 x 32 becomes one of 32 x 1.
 Checkpoint with_turned_stacks(std::shared_ptr<const Checkpoint> source,
                               std::span<const std::uint32_t> stacks);
+
+/// Returns the modules that an expert of a stack has where experts are one by one: gate and up
+/// apart, by the family's rows; of a family without any by usual names, `EXPERTS.17.gate_proj`.
+std::vector<std::string> single_modules(const Checkpoint& source, const LogicalTensor& stack,
+                                        std::uint32_t expert);
 
 /// How a model that was made of another has its experts.
 struct ExpertsHeld {

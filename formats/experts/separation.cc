@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/checked.h"
+#include "formats/experts/expert_views.h"
 #include "formats/places/window.h"
 
 namespace ingot::formats {
@@ -22,6 +23,12 @@ std::vector<const TensorRule*> members_of(const Checkpoint& source, const Logica
     }
   }
   return rows;
+}
+
+std::string_view usual_leaf(Role member) {
+  return member == Role::kExpertGate ? "gate_proj"
+         : member == Role::kExpertUp ? "up_proj"
+                                     : "down_proj";
 }
 
 /// The names of an expert's parts: those of the dialect, else of another one that has them all.
@@ -145,6 +152,25 @@ Window rows_of_member(GateUpOrder order, std::uint64_t n_outputs, std::uint64_t 
   const std::uint64_t own = n_outputs / n_members;
   if (order == GateUpOrder::kInterleaved) return {.first = m, .n = own, .step = n_members};
   return {.first = m * own, .n = own};
+}
+
+std::vector<std::string> single_modules(const Checkpoint& source, const LogicalTensor& stack,
+                                        std::uint32_t expert) {
+  std::vector<std::string> modules;
+  for (const TensorRule* row : members_of(source, stack)) {
+    modules.emplace_back(
+        module_name(row_name(source.family(), source.config(), *row, stack.layer, expert)));
+  }
+  if (!modules.empty()) return modules;
+  const std::string_view module = module_name(stack.name);
+  for (const StackMembers& facts : kStacks) {
+    if (facts.stack != role_of(stack)) continue;
+    for (std::size_t i = 0; i < facts.n; ++i) {
+      modules.push_back(fmt::format("{}.{}.{}", module.substr(0, module.rfind('.')), expert,
+                                    usual_leaf(facts.members[i])));
+    }
+  }
+  return modules;
 }
 
 std::string separation_fault(const Checkpoint& source, const LogicalTensor& stack) {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <memory>
-#include <tuple>
 
 #include <fmt/format.h>
 
@@ -52,42 +50,21 @@ bool is_measured(formats::Role role) {
   return std::ranges::find(kOthers, role) != kOthers.end();
 }
 
-// The modules of one matrix in a stack of routed experts, as they are called where each expert has
-// tensors of its own, as a conversion sees them: two where it holds gate and up.
-class StackModules {
- public:
-  explicit StackModules(const formats::Checkpoint& source) {
-    if (!formats::holds_stacks(source)) return;
-    const std::shared_ptr<const formats::Checkpoint> kept(std::shared_ptr<void>(), &source);
-    const formats::Checkpoint single = formats::with_single_experts(kept);
-    for (const LogicalTensor& tensor : single.tensors()) {
-      if (tensor.rule == nullptr || !tensor.expert) continue;
-      names_.emplace(Place(tensor.layer, *tensor.expert, tensor.rule->role),
-                     formats::module_name(tensor.name));
-    }
+// Adds the modules of an expert in a stack, as they are called where each expert has tensors of its
+// own: two where it holds gate and up. `module` is that of the stack.
+void add_expert(const formats::Checkpoint& source, const LogicalTensor& stack,
+                const CalibratedModule& module, std::uint32_t expert,
+                std::vector<CalibratedModule>& modules) {
+  constexpr std::array kGateAndUp = {Role::kExpertGate, Role::kExpertUp};
+  const std::vector<std::string> names = formats::single_modules(source, stack, expert);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    CalibratedModule& single = modules.emplace_back(module);
+    single.name = names[i];
+    single.role = names.size() == 2 ? kGateAndUp.at(i) : Role::kExpertDown;
+    single.matrix = expert;
+    single.expert = expert;
   }
-
-  /// Adds one module for each projection of matrix `expert`; `stack` is the module of all.
-  void add(const CalibratedModule& stack, std::uint32_t expert,
-           std::vector<CalibratedModule>& modules) const {
-    using enum formats::Role;
-    constexpr std::array kGateAndUp = {kExpertGate, kExpertUp};
-    constexpr std::array kDown = {kExpertDown};
-    const auto projections = stack.role == kExpertsGateUp ? std::span<const Role>(kGateAndUp)
-                                                          : std::span<const Role>(kDown);
-    for (const Role role : projections) {
-      CalibratedModule& module = modules.emplace_back(stack);
-      module.name = names_.at(Place(stack.layer, expert, role));
-      module.role = role;
-      module.matrix = expert;
-      module.expert = expert;
-    }
-  }
-
- private:
-  using Place = std::tuple<std::optional<std::uint32_t>, std::uint32_t, Role>;
-  std::map<Place, std::string> names_;
-};
+}
 
 // Only the first of several MTP layers is run.
 bool is_run(const LogicalTensor& tensor, const inference::ModelSpec& spec) {
@@ -163,7 +140,6 @@ std::vector<CalibratedModule> calibrated_modules(const formats::Checkpoint& sour
   // The source as the forward pass reads it.
   const std::optional<formats::Checkpoint> view = inference::with_readable_experts(source);
   const formats::Checkpoint& read = view ? *view : source;
-  const StackModules stacks(read);
   std::vector<CalibratedModule> modules;
   for (const LogicalTensor& tensor : read.tensors()) {
     if (tensor.rule == nullptr || !is_measured(tensor.rule->role) || !is_run(tensor, spec))
@@ -183,7 +159,7 @@ std::vector<CalibratedModule> calibrated_modules(const formats::Checkpoint& sour
     const std::string stack = module.name;
     for (std::uint32_t i = 0; i < tensor.shape.front(); ++i) {
       if (is_routed) {
-        stacks.add(module, i, modules);
+        add_expert(read, tensor, module, i, modules);
         continue;
       }
       module.name = fmt::format("{}.{}", stack, i);

@@ -58,10 +58,11 @@ TEST_F(ImportanceFile, GivesMeanSquaresByModule) {
   const auto importance = write({mean_squares("a", {1, 2, 0}),
                                  mean_squares("b", {5}),
                                  {"c.input_amax", "F32", {1}, bytes_of<float>({3})}});
-  EXPECT_EQ(importance->file().values(importance->find("a").value()),
+  EXPECT_EQ(importance->file().values(*importance->file().find("a", formats::kInputMeanSquare)),
             (std::vector<float>{1, 2, 0}));
-  EXPECT_EQ(importance->file().values(importance->find("b").value()), std::vector<float>{5});
-  EXPECT_FALSE(importance->find("c"));
+  EXPECT_EQ(importance->file().values(*importance->file().find("b", formats::kInputMeanSquare)),
+            std::vector<float>{5});
+  EXPECT_EQ(importance->file().find("c", formats::kInputMeanSquare), nullptr);
   EXPECT_TRUE(importance->filled().empty());
 }
 
