@@ -39,8 +39,8 @@ struct FilePlan {
   /// Weights files that are another name of one that is written whole: name to that one's.
   std::map<std::string, std::string> linked;
   std::vector<std::string> folders;  ///< directories of ranks, which have states of their own
-  std::vector<bool> is_whole;  ///< weights files that are written whole, by number
-  std::vector<bool> is_run;    ///< weights files of which ranges are written
+  std::vector<bool> is_whole;        ///< weights files that are written whole, by number
+  std::vector<bool> is_run;          ///< weights files of which ranges are written
 
   [[nodiscard]] bool wants(std::uint32_t file) const { return is_whole[file]; }
 };

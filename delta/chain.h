@@ -63,7 +63,7 @@ class ChainReader {
   [[nodiscard]] std::uint32_t leader_of(std::uint32_t file) const { return leaders_[file]; }
 
   /// Reads changed tensors, all where a delta has our record, and those of files that are wanted;
-  /// of files with leaders none.
+  /// none in files with leaders.
   /// `look` gets the pieces of a tensor in order, on one of `threads` threads. Throws kMismatch
   /// (another base, or a damaged delta) and kCorrupt after pieces of the tensor were looked at.
   /// Returns the states, by the index of the tensor.

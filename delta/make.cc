@@ -48,8 +48,7 @@ struct Spilled {
   std::size_t worker = 0;
   std::uint64_t offset = 0;
   TensorDifference difference;
-  /// The tensor that has the same bytes on both sides, in files that ranks share: its payload is
-  /// that of this one.
+  /// The tensor with the same bytes on both sides, in files that ranks share: it has the payload.
   std::size_t like = kNoOther;
 };
 
@@ -174,10 +173,10 @@ class Maker {
     for (std::size_t i = 0; i < order_.size(); ++i) {
       const StoredTensor& after = *order_[i];
       const StoredTensor& before = *old_.find(after.name);
-      const auto [at, is_new] = seen.emplace(
-          std::array<std::uint64_t, 4>{old_.first_of(before.file), before.offset,
-                                       now_.first_of(after.file), after.offset},
-          i);
+      const auto [at, is_new] =
+          seen.emplace(std::array<std::uint64_t, 4>{old_.first_of(before.file), before.offset,
+                                                    now_.first_of(after.file), after.offset},
+                       i);
       if (!is_new && after.n_bytes > 0) spilled_[i].like = at->second;
     }
   }

@@ -36,11 +36,12 @@ struct MadeDelta {
 /// Writes the difference of two checkpoints as the next version of a stream: its last + 1, or 1.
 /// The version appears whole, by one rename; a killed run leaves `.ingot-delta` in the stream, and
 /// the next run removes it. Both sides may be plain or quantized, and sharded differently: the
-/// delta changes tensors by their names; of checkpoints that are cut for ranks, all ranks at once. Its bytes depend on both sides, the number, encoding and
-/// checksum, never on threads. Memory: a few MiB for each thread; payloads wait on disk.
-/// Throws kUnsupported where tensors were added, removed or changed dtype or shape (a delta has no
-/// form for that), kMismatch where `old` is not the stream's last version, as far as that is known,
-/// kInvalidArgument where the stream lies in a model's folder.
+/// delta changes tensors by their names; of checkpoints that are cut for ranks, all ranks at once.
+/// Its bytes depend on both sides, the number, encoding and checksum, never on threads. Memory: a
+/// few MiB for each thread; payloads wait on disk. Throws kUnsupported where tensors were added,
+/// removed or changed dtype or shape (a delta has no form for that), kMismatch where `old` is not
+/// the stream's last version, as far as that is known, kInvalidArgument where the stream lies in a
+/// model's folder.
 MadeDelta make_delta(const std::filesystem::path& old, const std::filesystem::path& now,
                      const std::filesystem::path& stream, const MakeOptions& options);
 

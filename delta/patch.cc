@@ -338,23 +338,23 @@ TensorDifference DifferenceWriter::write(
       if (is_xor) frame_->write(zeros, put);
     }
   };
-  for_each_pair(sides, [&](std::uint64_t at, std::span<std::byte> before,
-                           std::span<const std::byte> after) {
-    old_hash.update(before);
-    if (difference.n_changed == 0) {
-      if (std::memcmp(before.data(), after.data(), before.size()) == 0) return;
-      catch_up(at);
-      if (at > 0) after = sides.read_new(at, before.size());
-    }
-    new_hash.update(after);
-    sum.update(after);
-    difference.n_changed += xor_onto(before, after);
-    if (is_xor) {
-      frame_->write(before, put);
-    } else if (difference.n_changed <= Changes::kMost) {
-      changes.add(at, before, after);
-    }
-  });
+  for_each_pair(
+      sides, [&](std::uint64_t at, std::span<std::byte> before, std::span<const std::byte> after) {
+        old_hash.update(before);
+        if (difference.n_changed == 0) {
+          if (std::memcmp(before.data(), after.data(), before.size()) == 0) return;
+          catch_up(at);
+          if (at > 0) after = sides.read_new(at, before.size());
+        }
+        new_hash.update(after);
+        sum.update(after);
+        difference.n_changed += xor_onto(before, after);
+        if (is_xor) {
+          frame_->write(before, put);
+        } else if (difference.n_changed <= Changes::kMost) {
+          changes.add(at, before, after);
+        }
+      });
   difference.old_hash = old_hash.finish();
   if (difference.n_changed == 0) {
     difference.new_hash = difference.old_hash;

@@ -1,9 +1,8 @@
 // Two checkpoints are compared once, so their bytes gain nothing from the page cache, and the
 // kernel's copies out of it were the largest part of the work. But a version that was just written
 // is in it, and reading that from the disk would be slower by far. So each piece is asked for with
-// RWF_NOWAIT, which gives what is cached and waits for nothing, and is read with O_DIRECT
-// otherwise. Such a read waits with nothing read ahead: twice as many threads as may compute hide
-// that.
+// RWF_NOWAIT, which gives cached bytes and waits for nothing, and is read with O_DIRECT otherwise.
+// Nothing is read ahead then: twice as many threads as may compute make up for it.
 
 #include "delta/piece_reader.h"
 
@@ -36,12 +35,9 @@ void PieceReader::open(std::uint32_t file) {
 
 bool PieceReader::read_cached(std::span<std::byte> out, std::uint64_t at) const {
   if (!cached_.valid()) return false;
-  const struct iovec range {
-    .iov_base = out.data(), .iov_len = out.size()
-  };
-  const ssize_t n = uninterrupted([&] {
-    return ::preadv2(cached_.get(), &range, 1, static_cast<off_t>(at), RWF_NOWAIT);
-  });
+  const struct iovec range { .iov_base = out.data(), .iov_len = out.size() };
+  const ssize_t n = uninterrupted(
+      [&] { return ::preadv2(cached_.get(), &range, 1, static_cast<off_t>(at), RWF_NOWAIT); });
   return n >= 0 && static_cast<std::size_t>(n) == out.size();
 }
 
@@ -67,8 +63,7 @@ std::span<std::byte> PieceReader::read(const formats::StoredTensor& tensor, std:
   INGOT_CHECK(n_bytes <= kMostBytes);
   const std::uint64_t at = tensor.offset + offset;
   if (file_ != tensor.file) open(tensor.file);
-  const auto out =
-      buffer_.span().subspan(static_cast<std::size_t>(at % kDirectAlignment), n_bytes);
+  const auto out = buffer_.span().subspan(static_cast<std::size_t>(at % kDirectAlignment), n_bytes);
   const bool is_read = read_cached(out, at) || read_direct(at, n_bytes);
   // Also without bytes it throws for a file that has changed.
   weights_.bytes().read_file(tensor.file, at, is_read ? std::span<std::byte>() : out);

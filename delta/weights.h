@@ -41,8 +41,8 @@ class Weights {
   /// The first file that is the same one on disk: ranks share files by hard links. For most files
   /// the file itself.
   [[nodiscard]] std::uint32_t first_of(std::uint32_t file) const { return first_of_[file]; }
-  /// Tensor hashes by the names of stored tensors, as the records of ingot's outputs have them. None
-  /// without records.
+  /// Tensor hashes by the names of stored tensors, as the records of ingot's outputs have them.
+  /// None without records.
   [[nodiscard]] std::map<std::string, Hash128, std::less<>> recorded_hashes() const;
   [[nodiscard]] std::uint64_t n_bytes() const;  ///< sum over the tensors
 

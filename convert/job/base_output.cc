@@ -84,7 +84,8 @@ class BaseFiles {
     faults.throw_if_any();
     files_.emplace(std::move(files));
     for (std::uint32_t i = 0; i < stored_.size(); ++i)
-      index_.emplace(std::pair(is_by_file ? stored_[i].file : 0, stored_[i].name), i);
+      index_.emplace(std::pair(is_by_file ? stored_[i].file : 0, std::string_view(stored_[i].name)),
+                     i);
   }
 
   [[nodiscard]] const formats::CheckpointFiles& bytes() const { return *files_; }
@@ -94,8 +95,8 @@ class BaseFiles {
     std::uint32_t file = 0;
     std::uint64_t offset = 0;
   };
-  /// The place that the bytes of a slice have here; nullopt where no stored tensor is like the one
-  /// that the plan has them in.
+  /// The place that the bytes of a slice have here; nullopt without a stored tensor like the one in
+  /// the plan.
   [[nodiscard]] std::optional<Found> find(const Plan& plan, const Slot& slot,
                                           const PlannedSlice& slice) const {
     const PlannedTensor& planned = plan.tensors[slot.at.tensor];
@@ -111,14 +112,13 @@ class BaseFiles {
       if (at == files.end()) return std::nullopt;
       number = static_cast<std::uint32_t>(at - files.begin());
     }
-    const std::string name =
-        is_joined ? joined->spec.name : plan.part_name(planned, slot.at.part);
+    const std::string name = is_joined ? joined->spec.name : plan.part_name(planned, slot.at.part);
     const auto found = index_.find(std::pair(number, std::string_view(name)));
     if (found == index_.end()) return std::nullopt;
     const StoredTensor& stored = stored_[found->second];
-    const bool is_like = is_joined ? stored.dtype == joined->spec.dtype &&
-                                         stored.shape == joined->spec.shape
-                                   : stored.n_bytes == slice.n_bytes;
+    const bool is_like =
+        is_joined ? stored.dtype == joined->spec.dtype && stored.shape == joined->spec.shape
+                  : stored.n_bytes == slice.n_bytes;
     if (!is_like) return std::nullopt;
     return Found{stored.file, stored.offset + (is_joined ? slice.offset - joined->offset : 0)};
   }
@@ -132,7 +132,7 @@ class BaseFiles {
       files_->read_file(at.file, at.offset + offset, out);
     };
     TensorHasher hasher;
-    // Of columns a larger piece has longer runs.
+    // A larger piece has longer runs of columns.
     const std::size_t most = slice.turned.is_turned() ? 4 * kTakePiece : kTakePiece;
     std::vector<std::byte> buffer(
         static_cast<std::size_t>(std::min<std::uint64_t>(most, slice.n_bytes)));
@@ -328,8 +328,8 @@ class BaseReader {
     drop_broken_sets();
   }
 
-  // Tensors that are quantized together are taken over together, and not where the base has tensors
-  // of their layer that are gone: one of them may have been of the set.
+  // Tensors that are quantized together are taken over together, and not where tensors of their
+  // layer are gone, which may have been in the set.
   void drop_broken_sets() {
     for (const std::vector<std::uint32_t>& set : plan_.fused_sets) {
       const bool is_whole = std::ranges::all_of(set, [&](std::uint32_t i) {
@@ -443,8 +443,7 @@ class BaseReader {
 
   // False where the directory of a rank is not the one that the base knows.
   bool open_rank(std::uint32_t rank, Holder& holder) {
-    const std::string name =
-        shard::rank_directory_name(rank, plan_.slicing->topology.n_ranks());
+    const std::string name = shard::rank_directory_name(rank, plan_.slicing->topology.n_ranks());
     const auto& ranks = manifest_.slicing->ranks;
     holder.directory /= name;
     const auto entry = std::ranges::find(ranks, name, &formats::RankEntry::directory);
@@ -475,9 +474,8 @@ class BaseReader {
     for_each_holder([&](const Holder& holder) {
       if (is_made_up_) return learn_by_files(holder);
       std::map<std::string, TensorRecord, std::less<>> records;
-      for (TensorRecord& record :
-           formats::read_tensor_records(holder.directory / formats::kRecordsName,
-                                        holder.manifest.records_hash))
+      for (TensorRecord& record : formats::read_tensor_records(
+               holder.directory / formats::kRecordsName, holder.manifest.records_hash))
         records.emplace(record.name, std::move(record));
       parallel_for(holder.slots.size(), run_.threads, [&](std::size_t n) {
         const PlannedTensor& planned = plan_.tensors[holder.slots[n].front().at.tensor];
@@ -508,14 +506,24 @@ class BaseReader {
     const BaseFiles base(holder.directory, holder.manifest, plan_.options.layout->has_shards(),
                          run_.threads);
     const auto hashed = check::hash_stored({base.stored(), base.bytes()}, run_.threads);
+    std::map<std::string_view, std::pair<std::uint32_t, std::uint32_t>> joined;  // file, member
+    for (std::uint32_t f = 0; f < plan_.files.size(); ++f) {
+      for (std::uint32_t m = 0; m < plan_.files[f].members.size(); ++m) {
+        if (!plan_.files[f].joined.empty())
+          joined.emplace(plan_.files[f].members[m].path, std::pair(f, m));
+      }
+    }
     std::vector<char> is_sound(base.bytes().files().size(), 0);
     std::size_t at = 0;
     for (std::uint32_t file = 0; file < is_sound.size(); ++file) {
+      const std::string& name = base.bytes().files()[file].name;
       std::vector<Hash128> tensors;
       for (; at < hashed.size() && base.stored()[at].file == file; ++at)
         tensors.push_back(hashed[at].hash.value_or(Hash128()));
-      const auto listed = std::ranges::find(
-          holder.manifest.files, base.bytes().files()[file].name, &formats::ManifestFile::name);
+      if (const auto of_plan = joined.find(name); of_plan != joined.end())
+        tensors = hashes_of_pieces(of_plan->second.first, of_plan->second.second);
+      const auto listed =
+          std::ranges::find(holder.manifest.files, name, &formats::ManifestFile::name);
       const std::vector<std::byte> header = base.bytes().header_bytes(file);
       is_sound[file] = formats::weights_file_hash(header, tensors) == listed->hash ? 1 : 0;
       if (is_sound[file] == 0) n_damaged_ += tensors.size();
@@ -530,6 +538,28 @@ class BaseReader {
                 base.read(*found, slice, [](std::uint64_t, std::span<const std::byte>) {}));
       }
     });
+  }
+
+  // The hashes that the hash of a file with joined tensors is over, if the base has the file as the
+  // plan has it; else none.
+  [[nodiscard]] std::vector<Hash128> hashes_of_pieces(std::uint32_t number,
+                                                      std::uint32_t member) const {
+    std::vector<Hash128> hashes;
+    if (!has_same_frame(number)) return hashes;
+    const PlannedFile& file = plan_.files[number];
+    auto part = file.parts.begin();
+    for (const PlannedFile::Joined& joined : file.joined) {
+      if (joined.is_constant()) {
+        TensorHasher hasher;
+        hasher.update(std::as_bytes(std::span(joined.bytes)));
+        hashes.push_back(hasher.finish());
+      }
+      for (std::uint32_t n = 0; n < joined.n_parts; ++n, ++part) {
+        const PlannedSlice slice = slice_at(plan_, plan_.tensors[part->tensor], *part, member);
+        hashes.push_back(hash_of_slice(place_.output / file.members[member].path, slice));
+      }
+    }
+    return hashes;
   }
 
   // True if each file of a row of the plan is in the base, but for the bytes of tensors.
@@ -631,18 +661,18 @@ class BaseReader {
       target = run_.staged.open(path);
     }
     std::vector<std::byte> run;
-    const Hash128 hash = base.read(
-        *found, slice, [&](std::uint64_t done, std::span<const std::byte> piece) {
+    const Hash128 hash =
+        base.read(*found, slice, [&](std::uint64_t done, std::span<const std::byte> piece) {
           if (!slice.turned.is_turned()) return target.write_exact(piece, slice.offset + done);
-          slice.turned.for_each_run(
-              done, done + piece.size(), [&](std::uint64_t at, std::uint64_t n, std::uint64_t from) {
-                run.resize(n);
-                for (std::byte& byte : run) {
-                  byte = piece[from];
-                  from += slice.turned.cols;
-                }
-                target.write_exact(run, slice.offset + at);
-              });
+          slice.turned.for_each_run(done, done + piece.size(),
+                                    [&](std::uint64_t at, std::uint64_t n, std::uint64_t from) {
+                                      run.resize(n);
+                                      for (std::byte& byte : run) {
+                                        byte = piece[from];
+                                        from += slice.turned.cols;
+                                      }
+                                      target.write_exact(run, slice.offset + at);
+                                    });
         });
     if (hash == run_.results[slot.at.tensor].output[slot.at.part][slice.hash]) return true;
     ++n_damaged_;

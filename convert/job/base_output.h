@@ -54,8 +54,8 @@ void require_base(const BasePlace& place);
 /// statistics, for the same family, dialect, layout and ranks; else a remark says so, and nothing
 /// is taken. Its bytes are hashed again, and those that are not what its records say are left to
 /// the encoder. The output is that of a run without a base, to the byte. A base without records is
-/// known by its source, which must have the tensors and the config of this one, and by the hashes
-/// of its files; then the records of what is taken have no errors.
+/// known by its source, which must have the tensors and the config of this one, and by hashes of
+/// its files; then the records of what is taken have no errors.
 /// Throws as require_base(), and kMismatch where `place.source` is not the source of the base.
 TakenOver take_over(const BasePlace& place, const TakeOver& run);
 

@@ -30,8 +30,8 @@ class StagedFiles {
   Fd reopen(const std::string& name, int flags) const;
   /// Makes an empty file, which is ours, in place of any of this name; returns its path.
   std::filesystem::path make(const std::string& name);
-  /// Puts a file that lies at `from` here as well: a hard link; where none is wanted or can be made,
-  /// a file that shares its blocks; else a copy, and false.
+  /// Puts a file that lies at `from` here as well: a hard link; where none is wanted or can be
+  /// made, a file that shares its blocks; else a copy, and false.
   bool share(const std::filesystem::path& from, const std::string& name, bool link);
 
   /// Makes the file that has this name now one of ours.

@@ -540,7 +540,7 @@ CUTS = [
 ]
 
 
-def cut(work, name, family, *flags):
+def ranks(work, name, family, *flags):
     """Outputs for ranks: a conversion with a base, its delta, and who follows it."""
     work.mkdir()
     source = [work / "source0", work / "source1"]
@@ -565,8 +565,8 @@ def cut(work, name, family, *flags):
     note(f"{name}: a base without records", "--base-source" in words, words)
     report = document("convert", source[1], work / "made-up", *flags, "--base", bare, "--base-source", source[0])
     weights = [tree(out, ("ingot.", "rank")) for out in (work / "made-up", full)]
-    ranks = [{k: v for k, v in tree(out).items() if k.endswith(".safetensors")} for out in (work / "made-up", full)]
-    note(f"{name}: records made up", report["taken"] > 0 and weights[0] == weights[1] and ranks[0] == ranks[1], report)
+    files = [{k: v for k, v in tree(out).items() if k.endswith(".safetensors")} for out in (work / "made-up", full)]
+    note(f"{name}: records made up", report["taken"] > 0 and weights[0] == weights[1] and files[0] == files[1], report)
     for in_place in ([], ["--in-place"]):
         base = work / "base"
         shutil.rmtree(base, ignore_errors=True)
@@ -625,7 +625,7 @@ def main():
         links(work / "links")
         bases(work / "bases")
         for words in CUTS if "all" in sys.argv[3:] else CUTS[:2]:
-            cut(work / words[0], *words)
+            ranks(work / words[0], *words)
     print(f"{len(failures)} failures")
     return 1 if failures else 0
 

@@ -32,12 +32,12 @@ struct Made {
 
 Made make(const Bytes& before, const Bytes& after, DeltaEncoding encoding) {
   Made made;
-  made.difference = DifferenceWriter(encoding, ChecksumKind::kXxh3)
-                        .write({before.size(), pieces_of(before), pieces_of(after)},
-                               [&](std::span<const std::byte> bytes) {
-                                 made.payload.insert(made.payload.end(), bytes.begin(),
-                                                     bytes.end());
-                               });
+  made.difference =
+      DifferenceWriter(encoding, ChecksumKind::kXxh3)
+          .write({before.size(), pieces_of(before), pieces_of(after)},
+                 [&](std::span<const std::byte> bytes) {
+                   made.payload.insert(made.payload.end(), bytes.begin(), bytes.end());
+                 });
   return made;
 }
 
