@@ -136,7 +136,8 @@ Checkpoint with_overlay(std::shared_ptr<const Checkpoint> model, Giver overlay,
       faults.add(fault_of(overlay.model->files(), theirs[*found], ErrorCode::kShapeMismatch,
                           "has shape {}, the base's has {} (values for a quantized weight go into "
                           "`edits`)",
-                          shape_text(theirs[*found].shape), shape_text(own[i].shape)));
+                          shape_text(theirs[*found].shape), shape_text(own[i].shape))
+                     .in_directory(overlay.model->directory().string()));
     }
     add(found ? 1 : 0, found.value_or(i), home_in(*model, i));
   }
