@@ -295,6 +295,10 @@ Conversion plan_conversion(const ConvertOptions& options, ConversionRequest requ
     request.recipe.choices.prunes = true;
     remarks = std::move(selected.remarks);
   }
+  for (const auto& editor : request.recipe.choices.editors) {
+    if (auto shaped = editor->reshaped(opened))
+      opened = std::make_shared<const Checkpoint>(*std::move(shaped));
+  }
   std::optional<convert::Budget> budget;
   if (options.bits)
     budget = convert::choose_schemes(

@@ -442,17 +442,21 @@ class Decider {
   // Values that change in the scheme that they have, in the source's blocks.
   void encode_again(PlannedTensor& planned, const LogicalTensor& tensor) {
     const formats::StoredParts& stored = tensor.encoding.stored;
+    // Moments of inputs go by blocks of neighbours, which an order takes apart.
+    const bool takes_moments =
+        recipe_.choices.gptq || recipe_.choices.search == quantize::ScaleSearch::kHessian;
+    const bool has_order = stored.has(Part::kGroupOrder);
     const bool is_known = quantize::can_convert(planned.to, planned.to) &&
-                          !stored.has(Part::kGroupOrder) && !stored.has(Part::kQuantBias);
+                          !(has_order && takes_moments) && !stored.has(Part::kQuantBias);
     if (!is_known) {
       return refusals_.add(
           ErrorCode::kUnsupported, tensor.name,
           "changes, and is {}{}, which is not encoded here (give it another scheme "
           "with --to or --rule, or --keep-touched bf16)",
           scheme_name(planned.to),
-          stored.has(Part::kGroupOrder)  ? " with columns in an order of groups"
-          : stored.has(Part::kQuantBias) ? " with a bias of its codes"
-                                         : "");
+          stored.has(Part::kQuantBias) ? " with a bias of its codes"
+          : has_order                  ? " with columns in an order of groups, by moments"
+                                       : "");
     }
     if (!is_quantized(planned.to)) {
       planned.action = Action::kCast;
@@ -465,6 +469,7 @@ class Decider {
     planned.action = Action::kQuantize;
     planned.block = {tensor.encoding.block_rows, tensor.encoding.block_cols};
     planned.adds_zero_points = stored.has(Part::kZeroPoint);
+    planned.keeps_group_order = has_order;
   }
 
   // Activations of a tensor, as the files of its giver say.

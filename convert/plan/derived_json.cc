@@ -181,7 +181,7 @@ formats::ModelConfig without_block(formats::ModelConfig config) {
 }
 
 // True if the config ties the head to the embedding, but the two differ in the output: they
-// differed in the source, or they are not written alike.
+// differed in the source, they are not written alike, or the values of one change.
 bool has_head_apart(const Plan& plan) {
   const auto tied = formats::tied_head(plan.source);
   if (!tied) return false;
@@ -192,7 +192,8 @@ bool has_head_apart(const Plan& plan) {
     if (&plan.tensor_of(planned) == tied->embedding) embedding = &planned;
   }
   if (head == nullptr || embedding == nullptr) return false;
-  return plan.source_facts.has_head_apart || head->to != embedding->to;
+  return plan.source_facts.has_head_apart || head->to != embedding->to || head->is_changed ||
+         embedding->is_changed;
 }
 
 // Made again from only the tensors, unless the source says the same in another order.

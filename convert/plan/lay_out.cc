@@ -203,6 +203,7 @@ std::uint64_t place_joined(Plan& plan, PlannedFile& file, std::uint64_t offset) 
 bool has_optional_part(const PlannedTensor& planned, const LogicalTensor& tensor,
                        formats::Part part) {
   if (part == formats::Part::kZeroPoint && planned.adds_zero_points) return true;
+  if (part == formats::Part::kGroupOrder && planned.keeps_group_order) return true;
   const bool is_kept = planned.action == Action::kCopy || planned.action == Action::kRewrap;
   return is_kept && tensor.encoding.stored.has(part);
 }
@@ -317,7 +318,7 @@ void measure_plan(Plan& plan) {
     plan.sizes.open_targets = std::max(plan.sizes.open_targets, targets_of(plan, planned));
     if (goes_through_bands(plan.tensor_of(planned), planned)) {
       const BandPlan bands = BandPlan::to_encode(plan.tensor_of(planned), planned.to, planned.block,
-                                                 planned.carries_errors, planned.by_moments);
+                                                 planned.takes_whole_rows(), planned.by_moments);
       // Moments as they are read, and their factors.
       const std::uint64_t moment_bytes =
           planned.by_moments

@@ -72,11 +72,12 @@ struct PlannedTensor {
   formats::SchemeId to{};
   /// No rule asked for it: the source's scheme has no place in the target dialect.
   bool is_demoted = false;
-  bool is_weighted = false;       ///< --importance knows its columns
-  bool carries_errors = false;    ///< --gptq: --importance knows the moments of its inputs
-  bool adds_zero_points = false;  ///< kQuantize only: zero points are chosen with the scales
-  bool by_moments = false;        ///< its scales are searched by moments of its inputs
-  bool is_changed = false;        ///< its decoded values change (Plan::changes)
+  bool is_weighted = false;        ///< --importance knows its columns
+  bool carries_errors = false;     ///< --gptq: --importance knows the moments of its inputs
+  bool adds_zero_points = false;   ///< kQuantize only: zero points are chosen with the scales
+  bool by_moments = false;         ///< its scales are searched by moments of its inputs
+  bool is_changed = false;         ///< its decoded values change (Plan::changes)
+  bool keeps_group_order = false;  ///< kQuantize only: the source's order of groups stays
   /// Its codes stay where those of its fused set that change fit under the global scales that they
   /// have; else the whole set is encoded again. Only the values tell.
   bool may_keep_codes = false;
@@ -99,6 +100,8 @@ struct PlannedTensor {
   [[nodiscard]] std::uint32_t padded_sections() const {
     return cut.sections.is_equal() ? static_cast<std::uint32_t>(cut.sections.count()) : 1;
   }
+  /// True if whole rows are encoded at once, not stretches of them.
+  [[nodiscard]] bool takes_whole_rows() const { return carries_errors || keeps_group_order; }
   /// The part of this kind, or null.
   [[nodiscard]] const PlannedPart* find(formats::Part part) const {
     for (std::size_t p = 0; p < n_parts; ++p) {

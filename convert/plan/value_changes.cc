@@ -16,14 +16,18 @@ std::uint64_t bytes_of_whole(const StoredMatrix& matrix) {
   return matrix.has_whole_rows() ? 0 : matrix.of->tensor(matrix.stored).n_bytes;
 }
 
+bool meet(const formats::Window& a, const formats::Window& b) {
+  const auto last = [](const formats::Window& of) { return of.first + (of.n - 1) * of.step; };
+  if (a.n == 0 || b.n == 0) return false;
+  if (a.step == b.step && a.first % a.step != b.first % a.step) return false;
+  return a.first <= last(b) && b.first <= last(a);
+}
+
+// True if both scale a row, or a column, or one rows that the other's columns cross.
 bool meet(const ValueChange& a, const ValueChange& b) {
-  const auto last = [](const ValueChange& of) {
-    return of.rows.first + (of.rows.n - 1) * of.rows.step;
-  };
-  if (a.matrix != b.matrix || a.rows.n == 0 || b.rows.n == 0) return false;
-  if (a.rows.step == b.rows.step && a.rows.first % a.rows.step != b.rows.first % a.rows.step)
-    return false;
-  return a.rows.first <= last(b) && b.rows.first <= last(a);
+  if (a.matrix != b.matrix) return false;
+  const bool are_crossed = a.lengths_are_of_cols != b.lengths_are_of_cols;
+  return are_crossed || (a.lengths_are_of_cols ? meet(a.cols, b.cols) : meet(a.rows, b.rows));
 }
 
 }  // namespace
@@ -63,7 +67,13 @@ std::uint64_t change_bytes(std::span<const ValueChange> changes, const BandPlan&
         n += std::min(change.rows.n, bands.band_rows) * change.cols.n * sizeof(float);
         whole = std::max(whole, bytes_of_whole(*change.values));
       }
-      if (change.lengths) n += change.rows.n * (sizeof(float) + 2 * sizeof(double));
+      if (change.lengths) {
+        // The rows of the matrix are read band by band for the lengths of columns.
+        const bool is_of_cols = change.lengths_are_of_cols;
+        const std::uint64_t n_lengths = is_of_cols ? change.cols.n : change.rows.n;
+        n += n_lengths * (sizeof(float) + 2 * sizeof(double)) +
+             (is_of_cols ? bands.band_rows * bands.row_bytes_in() : 0);
+      }
     }
     most = std::max(most, n);
   }

@@ -29,6 +29,24 @@ std::vector<quantize::MomentBlock> factors_of(const std::vector<float>& moments,
                                                           moments.size() / quantize::kMomentBlock));
 }
 
+// Puts the values of these columns one after another.
+void reorder(float* values, std::span<const std::uint32_t> columns) {
+  std::vector<float> ordered(columns.size());
+  for (std::size_t place = 0; place < columns.size(); ++place)
+    ordered[place] = values[columns[place]];
+  std::ranges::copy(ordered, values);
+}
+
+// Puts codes of 4 bits, the first of a pair in the lower half of its byte, back to these columns.
+void put_back(std::byte* codes, std::span<const std::uint32_t> columns) {
+  std::vector<std::byte> row(columns.size() / 2);
+  for (std::size_t place = 0; place < columns.size(); ++place) {
+    const std::byte code = codes[place / 2] >> (place % 2 * 4) & std::byte{0xF};
+    row[columns[place] / 2] |= code << (columns[place] % 2 * 4);
+  }
+  std::ranges::copy(row, codes);
+}
+
 formats::MatrixView<float> view(std::vector<float>& buffer, const Tile& tile) {
   return {.data = buffer.data(), .rows = tile.rows, .cols = tile.cols, .stride = tile.cols};
 }
@@ -136,7 +154,7 @@ BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, Til
       tensor_(of.tensor),
       tiles_(tiles),
       to_(*quantize::find_scheme(planned_.to)),
-      bands_(BandPlan::to_encode(tensor_, planned_.to, planned_.block, planned_.carries_errors,
+      bands_(BandPlan::to_encode(tensor_, planned_.to, planned_.block, planned_.takes_whole_rows(),
                                  planned_.by_moments)),
       scales_(of.source, tensor_, of.scale_policy()),
       facts_(formats::scheme_facts(planned_.to)),
@@ -146,7 +164,8 @@ BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, Til
       amax_(amax),
       nan_allowed_(of.allows_nan()),
       nonfinite_allowed_(any_matches(plan_.recipe.allow.nonfinite, tensor_.name)),
-      overflow_allowed_(any_matches(plan_.recipe.allow.f16_overflow, tensor_.name)) {
+      overflow_allowed_(any_matches(plan_.recipe.allow.f16_overflow, tensor_.name)),
+      by_group_(columns_by_group()) {
   const Choices& choices = plan_.recipe.choices;
   if (planned_.scales != PlannedTensor::kNone)
     release_.emplace(*choices.scales_from, choices.scales_from->tensors()[planned_.scales]);
@@ -163,6 +182,23 @@ BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, Til
   if (!planned_.is_changed) return;
   changer_.emplace(plan_.changes_of(planned_), bands_.rows);
   tiles_.before.resize(tiles_.values.size());
+}
+
+// Codes are made of the columns in the order of their groups, and then go to their own places.
+std::vector<std::uint32_t> BandEncoder::columns_by_group() const {
+  const std::span<const std::uint32_t> order = scales_.group_order();
+  if (!planned_.keeps_group_order || order.empty()) return {};
+  std::vector<std::uint32_t> columns(order.size());
+  for (std::uint32_t col = 0; col < columns.size(); ++col) columns[col] = col;
+  std::ranges::stable_sort(columns, {}, [&](std::uint32_t col) { return order[col]; });
+  for (std::size_t place = 0; place < columns.size(); ++place) {
+    if (order[columns[place]] == place / planned_.block[1]) continue;
+    throw Error(ErrorCode::kUnsupported,
+                "changes, and its groups of columns have other sizes than {} (give it another "
+                "scheme with --to or --rule, or --keep-touched bf16)",
+                planned_.block[1]);
+  }
+  return columns;
 }
 
 template <typename Act>
@@ -193,7 +229,9 @@ void BandEncoder::begin_matrix(std::uint64_t matrix) {
   const auto* const blocks = planned_.by_moments ? find(formats::kInputBlockMoments) : nullptr;
   if (blocks == nullptr) {
     const auto* const squares = find(formats::kInputMeanSquare);
-    if (squares != nullptr) importance_ = file.values(*squares);
+    if (squares == nullptr) return;
+    importance_ = file.values(*squares);
+    if (!by_group_.empty()) reorder(importance_.data(), by_group_);
     return;
   }
   try {
@@ -208,12 +246,38 @@ void BandEncoder::begin_matrix(std::uint64_t matrix) {
 void BandEncoder::begin_change(const CodedMatrix& source, const Band& band) {
   if (!changer_) return;
   changer_->begin(band);
+  if (changer_->needs_matrix()) {
+    see_matrix(band.first_row / bands_.rows);
+    changer_->begin(band);
+  }
   if (!changer_->needs_lengths()) return;
+  see_band(source, band);
+  changer_->end_of_rows();
+}
+
+void BandEncoder::see_band(const CodedMatrix& source, const Band& band) {
   for_each_tile(band, [&](const Tile& tile) {
     quantize::decode(tile.of(source), values(tile));
     changer_->see(tile.row, tile.col, values(tile));
   });
-  changer_->end_of_rows();
+}
+
+// Bands of whole rows, as bands of values that change are.
+void BandEncoder::see_matrix(std::uint64_t matrix) {
+  std::vector<std::byte> codes;
+  for (std::uint64_t row = 0; row < bands_.rows; row += bands_.band_rows) {
+    const std::uint64_t n_rows = std::min(bands_.band_rows, bands_.rows - row);
+    const Band band{.first_row = matrix * bands_.rows + row, .rows = n_rows, .cols = bands_.cols};
+    codes.resize(n_rows * bands_.row_bytes_in());
+    of_.source.read(tensor_.encoding.stored.weight(), band.first_row * bands_.row_bytes_in(),
+                    codes);
+    const BandScales scales(scales_, scales_.range_of(band.first_row, n_rows));
+    CodedMatrix rows = of_.rows_of(bands_, band, codes);
+    scales.undo(scales_, rows);
+    changer_->begin(band);
+    see_band(rows, band);
+  }
+  changer_->end_of_matrix();
 }
 
 float BandEncoder::largest(const Band& band, std::span<const std::byte> codes) {
@@ -291,6 +355,10 @@ void BandEncoder::read_tile(const CodedMatrix& source, const Band& band, const T
 
 void BandEncoder::decode_tile(const CodedMatrix& source, const Band& band, const Tile& tile) {
   read_tile(source, band, tile);
+  for (std::size_t row = 0; row < tile.rows && !by_group_.empty(); ++row) {
+    reorder(values(tile).row(row), by_group_);
+    if (changer_) reorder(view(tiles_.before, tile).row(row), by_group_);
+  }
   if (facts_.quantized && !values_are_finite_) replace_nonfinite(band, tile);
 }
 
@@ -424,6 +492,8 @@ void BandEncoder::encode_tile(const CodedMatrix& source, const Band& band, const
     quantize::add_fields(change_sums_, quantize::measure_change(view(tiles_.before, tile),
                                                                 values(tile), decoded(tile)));
   }
+  for (std::size_t row = 0; row < tile.rows && !by_group_.empty(); ++row)
+    put_back(out.weight + row * out.weight_stride, by_group_);
 }
 
 void BandEncoder::measure_tile(const Tile& tile, const quantize::EncodeOutput& out) {

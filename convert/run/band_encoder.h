@@ -144,11 +144,16 @@ class BandEncoder {
   void begin_matrix(std::uint64_t matrix);
   /// Prepares the change of a band of values.
   void begin_change(const quantize::CodedMatrix& source, const Band& band);
+  /// Shows the changer values of a band, or of a whole matrix, as they are before they change.
+  void see_band(const quantize::CodedMatrix& source, const Band& band);
+  void see_matrix(std::uint64_t matrix);
   /// Decodes a tile, changed where it changes.
   void read_tile(const quantize::CodedMatrix& source, const Band& band, const Tile& tile);
   void decode_tile(const quantize::CodedMatrix& source, const Band& band, const Tile& tile);
   void require_finite_codes(const Band& band, const Tile& tile) const;
   [[nodiscard]] std::optional<std::uint64_t> first_nonfinite(const Tile& tile) const;
+  /// The columns in the order of their groups, where the source's order stays; else none.
+  [[nodiscard]] std::vector<std::uint32_t> columns_by_group() const;
   void replace_nonfinite(const Band& band, const Tile& tile);
   [[nodiscard]] std::vector<float> given_scales(const Band& band, const Tile& tile) const;
   [[nodiscard]] quantize::EncodeFaults encode_values(const quantize::EncodeInput& in,
@@ -184,8 +189,9 @@ class BandEncoder {
   std::vector<quantize::MomentBlock> moments_;       // of its columns; empty without
   bool carries_errors_ = false;
 
-  std::span<std::byte> codes_;          // of the band at hand
-  std::vector<std::byte> band_scales_;  // of the band at hand, row-major, as written
+  const std::vector<std::uint32_t> by_group_;  // columns in the order of groups, as tiles have them
+  std::span<std::byte> codes_;                 // of the band at hand
+  std::vector<std::byte> band_scales_;         // of the band at hand, row-major, as written
   std::vector<std::uint8_t> band_zeros_;
   std::vector<float> tile_scales_;  // effective
   std::vector<std::uint8_t> tile_zeros_;

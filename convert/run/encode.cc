@@ -133,6 +133,12 @@ class Encoder {
           }
           write_made(p);
           break;
+        case Part::kGroupOrder: {
+          std::vector<std::byte> order(part.n_bytes);
+          task_.source.read(task_.tensor.encoding.stored[part.part], 0, order);
+          parts_[p].write(order);
+          break;
+        }
         case Part::kOffset:
           parts_[p].write(std::vector<std::byte>(part.n_bytes));
           break;

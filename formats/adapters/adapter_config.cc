@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/stop_scope.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
 
@@ -67,41 +68,39 @@ bool is_unset(const Json& value) {
          ((value.is_array() || value.is_object()) && value.empty());
 }
 
-[[noreturn]] void refuse_option(std::string_view where, std::string_view key, const Json& value) {
+[[noreturn]] void refuse_option(std::string_view key, const Json& value) {
   throw Error(ErrorCode::kUnsupported,
               "says {} {}, which changes what the adapter adds in a way that is not known here "
               "(merge it with PEFT, and convert the result)",
-              key, value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 80))
-      .in_file(where);
+              key, value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 80));
 }
 
-std::string read_residual(const JsonFields& fields, std::string_view where) {
+std::string read_residual(const JsonFields& fields) {
   const Json* init = fields.find("init_lora_weights");
   if (init == nullptr || init->is_null() || init->is_boolean()) return {};
   const std::string word = init->is_string() ? init->get<std::string>() : "";
   if (std::ranges::any_of(kResidual, [&](auto name) { return word.starts_with(name); }))
     return word;
-  if (!has_entry(kHarmless, word)) refuse_option(where, "init_lora_weights", *init);
+  if (!has_entry(kHarmless, word)) refuse_option("init_lora_weights", *init);
   return {};
 }
 
-std::map<std::string, std::vector<std::uint64_t>> read_token_rows(const Json& value,
-                                                                  std::string_view where) {
+std::map<std::string, std::vector<std::uint64_t>> read_token_rows(const Json& value) {
   std::map<std::string, std::vector<std::uint64_t>> rows;
   const auto read = [&](const std::string& module, const Json& ids) {
-    if (!ids.is_array()) fail_json(where, "'trainable_token_indices' is no list of ids");
+    if (!ids.is_array()) fail_json("", "'trainable_token_indices' is no list of ids");
     for (const Json& id : ids) {
       const auto number = whole_number(id, std::uint64_t{1} << 40);
-      if (!number) fail_json(where, "'trainable_token_indices' has an id that is no number");
+      if (!number) fail_json("", "'trainable_token_indices' has an id that is no number");
       rows[module].push_back(*number);
     }
   };
   if (value.is_array()) {
-    read("embed_tokens", value);
+    read("", value);
   } else if (value.is_object()) {
     for (const auto& [module, ids] : value.items()) read(module, ids);
   } else {
-    fail_json(where, "'trainable_token_indices' is no list and no object");
+    fail_json("", "'trainable_token_indices' is no list and no object");
   }
   return rows;
 }
@@ -114,6 +113,10 @@ bool is_plain_end(std::string_view expression) {
          expression.find("..") == std::string_view::npos;
 }
 
+std::string whole_expression(std::string_view words) {
+  return fmt::format("re:(.*\\.)?({})$", words);
+}
+
 Json value_at(const JsonFields& fields, const char* key) {
   const Json* value = fields.find(key);
   return value == nullptr ? Json() : *value;
@@ -121,21 +124,36 @@ Json value_at(const JsonFields& fields, const char* key) {
 
 }  // namespace
 
-AdapterValues::AdapterValues(double all, const Json& patterns, std::string_view key) : all_(all) {
+Error ConfigText::placed(std::string_view key, const Error& error) const {
+  const std::string quoted =
+      Json(std::string(key)).dump(-1, ' ', false, Json::error_handler_t::replace);
+  for (std::size_t at = text_.find(quoted); at != std::string::npos;
+       at = text_.find(quoted, at + 1)) {
+    const std::size_t next = text_.find_first_not_of(" \t\r\n", at + quoted.size());
+    if (next == std::string::npos || text_[next] != ':') continue;
+    const auto line = 1 + std::count(text_.begin(), text_.begin() + static_cast<long>(at), '\n');
+    return Error(error.code(), "line {}: {}", line, error.message()).in_file(where_);
+  }
+  return Error(error.code(), std::string(error.message())).in_file(where_);
+}
+
+AdapterValues::AdapterValues(double all, const Json& patterns, std::string_view key,
+                             std::shared_ptr<const ConfigText> text)
+    : all_(all), text_(std::move(text)) {
   if (patterns.is_null()) return;
   if (!patterns.is_object()) fail_json("", fmt::format("'{}' is no object", key));
   std::size_t n_expressions = 0;
   for (const auto& [words, value] : patterns.items()) {
     if (!value.is_number() || !std::isfinite(value.get<double>()))
       fail_json("", fmt::format("'{}' has a value for '{}' that is no number", key, words));
-    Entry entry{.expression = {}, .value = value.get<double>()};
+    Entry entry{.expression = {}, .value = value.get<double>(), .words = words};
     if (is_plain_end(words)) {
       by_end_.try_emplace(words, entries_.size());
     } else {
       if (++n_expressions > kMaxExpressions) {
         throw Error(ErrorCode::kLimit, "'{}' has more than {} expressions", key, kMaxExpressions);
       }
-      entry.expression.emplace_back(fmt::format("re:(.*\\.)?({})$", words));
+      text_->at(words, [&] { entry.expression.emplace_back(whole_expression(words)); });
     }
     entries_.push_back(std::move(entry));
   }
@@ -152,8 +170,11 @@ double AdapterValues::of(std::string_view module) const {
     end.remove_prefix(dot + 1);
   }
   for (std::size_t i = 0; i < first; ++i) {
-    if (!entries_[i].expression.empty() && entries_[i].expression.front().matches(module))
-      return entries_[i].value;
+    const Entry& entry = entries_[i];
+    if (entry.expression.empty()) continue;
+    StopScope::check();
+    if (text_->at(entry.words, [&] { return entry.expression.front().matches(module); }))
+      return entry.value;
   }
   return first < entries_.size() ? entries_[first].value : all_;
 }
@@ -163,42 +184,57 @@ double AdapterConfig::scale_of(std::string_view module, std::uint64_t rank_of_it
   return alpha.of(module) / (is_rank_stabilized ? std::sqrt(of) : of);
 }
 
+const std::vector<std::uint64_t>* AdapterConfig::ids_of(std::string_view module) const {
+  for (const auto& [words, ids] : token_rows) {
+    if (words.empty() || module == words || module.ends_with("." + words)) return &ids;
+  }
+  return nullptr;
+}
+
 AdapterConfig parse_adapter_config(std::string_view text, std::string_view where) {
   const Json json = parse_config(text, where);
   if (!json.is_object()) fail_json(where, "is no object");
-  const JsonFields fields(json, where);
-  const std::string type = fields.text("peft_type", "LORA");
-  if (type != "LORA") {
+  const JsonFields fields(json, "");
+  const auto lines = std::make_shared<const ConfigText>(text, where);
+  lines->at("peft_type", [&] {
+    const std::string type = fields.text("peft_type", "LORA");
+    if (type == "LORA") return;
     throw Error(ErrorCode::kUnsupported,
                 "says peft_type {}, and only LORA is folded into weights here (merge it with PEFT, "
                 "and convert the result)",
-                type)
-        .in_file(where);
-  }
+                type);
+  });
   for (const auto& [key, value] : json.items()) {
     if (!has_entry(kIdleKeys, key) && !has_entry(kReadKeys, key) && !is_unset(value))
-      refuse_option(where, key, value);
+      lines->at(key, [&, &key = key, &value = value] { refuse_option(key, value); });
   }
   AdapterConfig config;
-  try {
-    const std::uint64_t rank = fields.optional_number("r", std::uint64_t{1} << 32).value_or(8);
-    if (rank == 0) fail_json(where, "says rank 0 ('r')");
-    config.rank =
-        AdapterValues(static_cast<double>(rank), value_at(fields, "rank_pattern"), "rank_pattern");
-    const double alpha = fields.optional_real("lora_alpha", -1e30, 1e30).value_or(8);
-    config.alpha = AdapterValues(alpha, value_at(fields, "alpha_pattern"), "alpha_pattern");
-  } catch (Error& error) {
-    error.in_file(where);
-    throw;
-  }
-  config.is_rank_stabilized = fields.boolean("use_rslora", false);
-  config.has_lengths = fields.boolean("use_dora", false);
-  config.is_input_major = fields.boolean("fan_in_fan_out", false);
+  const auto patterns = [&](double all, const char* key) {
+    return lines->at(key, [&] { return AdapterValues(all, value_at(fields, key), key, lines); });
+  };
+  const std::uint64_t rank = lines->at("r", [&] {
+    const auto said = fields.optional_number("r", std::uint64_t{1} << 32);
+    if (said == 0) fail_json("", "says rank 0 ('r')");
+    return said.value_or(8);
+  });
+  config.rank = patterns(static_cast<double>(rank), "rank_pattern");
+  config.alpha = patterns(
+      lines->at("lora_alpha",
+                [&] { return fields.optional_real("lora_alpha", -1e30, 1e30).value_or(8); }),
+      "alpha_pattern");
+  const auto flag = [&](const char* key) {
+    return lines->at(key, [&] { return fields.boolean(key, false); });
+  };
+  config.is_rank_stabilized = flag("use_rslora");
+  config.has_lengths = flag("use_dora");
+  config.is_input_major = flag("fan_in_fan_out");
   config.target_parameters = strings_at(json, "target_parameters");
-  if (const Json tokens = value_at(fields, "trainable_token_indices"); !is_unset(tokens))
-    config.token_rows = read_token_rows(tokens, where);
+  lines->at("trainable_token_indices", [&] {
+    const Json tokens = value_at(fields, "trainable_token_indices");
+    if (!is_unset(tokens)) config.token_rows = read_token_rows(tokens);
+  });
   config.base_model = text_at(json, "base_model_name_or_path");
-  config.residual_of = read_residual(fields, where);
+  config.residual_of = lines->at("init_lora_weights", [&] { return read_residual(fields); });
   config.peft_version = text_at(json, "peft_version");
   return config;
 }

@@ -3,11 +3,13 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "formats/base/error.h"
 #include "formats/base/pattern.h"
 #include "formats/json/json_fwd.h"
 
@@ -27,6 +29,27 @@ struct LoraOptions {
   std::vector<Pattern> allow_residual = {};
 };
 
+/// The text of a config, which knows the lines of its keys.
+class ConfigText {
+ public:
+  ConfigText(std::string_view text, std::string_view where) : text_(text), where_(where) {}
+
+  /// Calls a reader of the value of `key`, and adds the file and the key's line to its errors.
+  template <typename Body>
+  decltype(auto) at(std::string_view key, const Body& body) const {
+    try {
+      return body();
+    } catch (const Error& error) {
+      throw placed(key, error);
+    }
+  }
+  /// The error with the file, and with the first line that has this key.
+  [[nodiscard]] Error placed(std::string_view key, const Error& error) const;
+
+ private:
+  std::string text_, where_;
+};
+
 /// The values of an adapter by module: a global one, and those of patterns, the first of which
 /// wins.
 class AdapterValues {
@@ -35,17 +58,20 @@ class AdapterValues {
   /// `patterns`: an object from expressions to numbers, or null. `key` names it in errors. Throws
   /// kCorrupt for other values, kLimit for more than 10,000 expressions, kInvalidArgument for one
   /// that does not compile.
-  AdapterValues(double all, const Json& patterns, std::string_view key);
+  AdapterValues(double all, const Json& patterns, std::string_view key,
+                std::shared_ptr<const ConfigText> text);
   /// The value of a module: that of the first expression K for which `(.*\.)?(K)$` matches its
-  /// name, else the global one.
+  /// name, else the global one. Throws kLimit for an expression that takes too long.
   [[nodiscard]] double of(std::string_view module) const;
 
  private:
   struct Entry {
     std::vector<Pattern> expression;  // none: the entry is the end of names
     double value = 0;
+    std::string words = {};  // of an expression, as in the file
   };
   double all_ = 0;
+  std::shared_ptr<const ConfigText> text_;
   std::vector<Entry> entries_;
   std::map<std::string, std::size_t, std::less<>> by_end_;  // ends of names without expressions
 };
@@ -57,7 +83,7 @@ struct AdapterConfig {
   bool has_lengths = false;     ///< `use_dora`
   bool is_input_major = false;  ///< `fan_in_fan_out`: base weights are [inputs, outputs]
   std::vector<std::string> target_parameters;
-  /// Rows of embeddings that are replaced, by the last words of their modules.
+  /// Rows of embeddings that are replaced, by the last words of their modules; no words: of any.
   std::map<std::string, std::vector<std::uint64_t>> token_rows;
   std::string base_model;    ///< `base_model_name_or_path`; empty: not said
   std::string residual_of;   ///< the initialization that left a residual base; empty: none
@@ -65,6 +91,8 @@ struct AdapterConfig {
 
   /// alpha / rank, or alpha / sqrt(rank).
   [[nodiscard]] double scale_of(std::string_view module, std::uint64_t rank_of_it) const;
+  /// The ids of a module's replaced rows; null: it has none.
+  [[nodiscard]] const std::vector<std::uint64_t>* ids_of(std::string_view module) const;
 };
 
 /// Parses the config. Throws kUnsupported, naming key and value, for a `peft_type` other than LORA,

@@ -165,6 +165,14 @@ AdapterFile AdapterFile::open(const std::filesystem::path& directory) {
   return file;
 }
 
+AdapterFile AdapterFile::of(AdapterConfig config, std::shared_ptr<const TensorSource> tensors) {
+  AdapterFile file;
+  file.config_ = std::move(config);
+  file.numbers_ = std::make_shared<const PlainNumbers>(std::move(tensors));
+  file.sort_tensors();
+  return file;
+}
+
 void AdapterFile::sort_tensors() {
   ErrorList faults;
   const std::span<const StoredTensor> stored = numbers_->source().stored();

@@ -38,6 +38,9 @@ class AdapterFile {
   /// numbers that are not plain; kCorrupt for a tensor without its other half; kNotFound; and as
   /// parse_adapter_config() does.
   static AdapterFile open(const std::filesystem::path& directory);
+  /// Makes one of a config and the stored tensors of a source, with no directory. Throws as open()
+  /// does for tensors.
+  static AdapterFile of(AdapterConfig config, std::shared_ptr<const TensorSource> tensors);
 
   [[nodiscard]] const AdapterConfig& config() const { return config_; }
   [[nodiscard]] const std::filesystem::path& directory() const { return directory_; }

@@ -98,6 +98,11 @@ std::optional<std::uint32_t> LayerPlaces::tensor(std::string_view name) const {
   return std::nullopt;
 }
 
+bool LayerPlaces::may_be(std::string_view name, std::string_view stored) const {
+  const std::vector<std::string> names = names_for(name, model_.config().text);
+  return std::ranges::find(names, stored) != names.end();
+}
+
 std::optional<NameGrammar::Match> LayerPlaces::match(std::string_view name) const {
   for (const std::string& known : names_for(name, model_.config().text)) {
     if (auto found = grammar_.match(known); found && found->layer) return found;
@@ -111,6 +116,7 @@ std::optional<LayerPlace> LayerPlaces::linear(std::string_view module) const {
     if (shape.size() != 2) return std::nullopt;
     return LayerPlace{.tensor = *found, .outputs = {.n = shape[0]}, .n_inputs = shape[1]};
   }
+  if (const auto found = section(module)) return found;
   // An expert, which the model may have in a stack or under another leaf.
   const std::size_t dot = module.rfind('.');
   if (dot == std::string_view::npos) return std::nullopt;
@@ -123,6 +129,28 @@ std::optional<LayerPlace> LayerPlaces::linear(std::string_view module) const {
       return expert(*row->layer, leaf->members[0], *row->expert);
   }
   return std::nullopt;
+}
+
+// `in_proj_k` of an `in_proj_qkv`, by the lengths that the family's row gives its sections.
+std::optional<LayerPlace> LayerPlaces::section(std::string_view module) const {
+  constexpr std::string_view kSections = "qkv";
+  const std::size_t number = module.empty() ? kSections.size() : kSections.find(module.back());
+  if (number >= kSections.size() || !module.substr(0, module.size() - 1).ends_with('_'))
+    return std::nullopt;
+  const auto found =
+      tensor(fmt::format("{}{}.weight", module.substr(0, module.size() - 1), kSections));
+  if (!found) return std::nullopt;
+  const LogicalTensor& joined = model_.tensors()[*found];
+  if (joined.rule == nullptr || joined.rule->sections.size() != kSections.size() ||
+      joined.shape.size() != 2)
+    return std::nullopt;
+  LayerPlace place{.tensor = *found, .outputs = {}, .n_inputs = joined.shape[1]};
+  for (std::size_t i = 0; i <= number; ++i) {
+    place.outputs.first += place.outputs.n;
+    place.outputs.n = joined.rule->sections[i]->size(model_.config(), joined.layer);
+  }
+  const bool is_inside = place.outputs.first + place.outputs.n <= joined.shape[0];
+  return is_inside ? std::optional(place) : std::nullopt;
 }
 
 std::optional<ExpertParameter> LayerPlaces::experts(std::string_view module,

@@ -40,6 +40,8 @@ class LayerPlaces {
 
   /// The tensor of this name, as `model.embed_tokens.weight`; nullopt: there is none.
   [[nodiscard]] std::optional<std::uint32_t> tensor(std::string_view name) const;
+  /// True if a tensor of this name may be the one that the model has, or would have, as `stored`.
+  [[nodiscard]] bool may_be(std::string_view name, std::string_view stored) const;
   /// The place of a linear layer by its module's name; nullopt: the model has none of that name.
   [[nodiscard]] std::optional<LayerPlace> linear(std::string_view module) const;
   /// The parameter `leaf` (`gate_up_proj`, `w2`) of a module of experts; nullopt for others.
@@ -52,6 +54,7 @@ class LayerPlaces {
 
  private:
   [[nodiscard]] std::optional<NameGrammar::Match> match(std::string_view name) const;
+  [[nodiscard]] std::optional<LayerPlace> section(std::string_view module) const;
 
   const Checkpoint& model_;
   NameGrammar grammar_;

@@ -6,6 +6,7 @@
 #include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "formats/adapters/layer_places.h"
 #include "formats/base/error.h"
@@ -35,6 +36,23 @@ bool may_be(const Checkpoint& model, std::string_view base) {
     return lower(snapshot->model) == lower(base);
   const std::string here = lower(model.directory().filename().string());
   return here.starts_with(lower(last_part(base)));
+}
+
+/// Files of a tokenizer that the adapter's folder has, and the model's does not, or not so.
+std::vector<std::string> other_tokenizers(const AdapterFile& adapter, const Checkpoint& model) {
+  constexpr std::uint64_t kMaxTokenizerBytes = std::uint64_t{64} << 20;
+  std::vector<std::string> others;
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "added_tokens.json"}) {
+    const auto theirs = adapter.directory() / name, own = model.directory() / name;
+    const auto their_stamp = stamp_of(theirs), own_stamp = stamp_of(own);
+    if (!their_stamp) continue;
+    const bool is_alike =
+        own_stamp && own_stamp->n_bytes == their_stamp->n_bytes &&
+        (own_stamp->n_bytes > kMaxTokenizerBytes ||
+         read_text_file(own, kMaxTokenizerBytes) == read_text_file(theirs, kMaxTokenizerBytes));
+    if (!is_alike) others.emplace_back(name);
+  }
+  return others;
 }
 
 /// The changes of one adapter of a model.
@@ -93,8 +111,8 @@ class Binder {
   void miss(std::string_view name, std::uint32_t stored) {
     if (lacks_own_head(name)) {
       return fault(stored, ErrorCode::kUnsupported,
-                   "changes the head, which is the embedding in this model (untie them first, and "
-                   "train and save both)");
+                   "changes the head, which is the embedding in this model, of whose tensors "
+                   "nothing is known (give its family with --family, or --family auto)");
     }
     fault(stored, ErrorCode::kMissingTensor, "belongs to {}, which the model does not have", name);
   }
@@ -129,7 +147,10 @@ class Binder {
                        .right = place.is_turned ? left.turned() : pair.right,
                        .rank = pair.rank,
                        .factor = pair.factor};
-    if (lengths != kNoTensor) change.lengths = matrix(lengths, own.first, own.step, 1);
+    if (lengths != kNoTensor) {
+      change.lengths = matrix(lengths, own.first, own.step, 1);
+      change.lengths_are_of_cols = place.is_turned;
+    }
     changes_[place.tensor].push_back(std::move(change));
   }
 
@@ -150,11 +171,6 @@ class Binder {
                    place->n_inputs);
     }
     if (!has_rank(name, a[0], module.a)) return;
-    if (module.lengths != kNoTensor && place->is_turned) {
-      return fault(module.lengths, ErrorCode::kUnsupported,
-                   "scales outputs, which are columns in this model (DoRA is folded into rows; "
-                   "--experts separate, or merge it with PEFT)");
-    }
     if (module.lengths != kNoTensor && element_count(shape(module.lengths)) != place->outputs.n) {
       return fault(module.lengths, ErrorCode::kShapeMismatch, "has shape {} for {} outputs",
                    shape_text(shape(module.lengths)), place->outputs.n);
@@ -209,18 +225,10 @@ class Binder {
     add_pair(pair, {.n = a[1]}, *place);
   }
 
-  /// The ids of a module's replaced rows; null: the config has none.
-  [[nodiscard]] const std::vector<std::uint64_t>* ids_of(std::string_view module) const {
-    for (const auto& [words, ids] : file_.config().token_rows) {
-      if (module == words || module.ends_with("." + words)) return &ids;
-    }
-    return nullptr;
-  }
-
   void add_token_rows(const std::string& name, const AdapterModule& module) {
     const auto place = places_.linear(name);
     if (!place) return miss(name, module.token_rows);
-    const auto* ids = ids_of(name);
+    const auto* ids = file_.config().ids_of(name);
     const Shape& rows = shape(module.token_rows);
     if (ids == nullptr || rows != Shape{ids->size(), place->n_inputs}) {
       return fault(module.token_rows, ErrorCode::kShapeMismatch,
@@ -243,6 +251,7 @@ class Binder {
 
   void replace(const std::string& name, std::uint32_t stored) {
     const auto index = places_.tensor(name);
+    if (!index && lacks_own_head(name) && repeats_embedding(file_, stored)) return;
     if (!index) return miss(name, stored);
     const LogicalTensor& tensor = model_.tensors()[*index];
     if (tensor.shape != shape(stored)) {
@@ -329,11 +338,16 @@ class Binder {
     const bool is_shared = a.size() == 3 && a[0] == 1 && n_experts > 1;
     const bool is_flat = a.size() == 2 && n_experts > 0 && a[0] % n_experts == 0;
     if (!is_flat && !(a.size() == 3 && (is_shared || a[0] == n_experts))) return refuse();
-    const std::uint64_t rank = is_flat ? a[0] / n_experts : a[1], columns = a.back();
+    const std::uint64_t ranks_of_a = is_flat ? a[0] / n_experts : a[1], columns = a.back();
+    // SGLang has the A of gate and up one after the other: [E, 2 r, columns].
+    const bool has_own_a = n_members > 1 && a.size() == 3 && b.size() == 3 &&
+                           b.back() * n_members == ranks_of_a && (b[0] == n_experts || b[0] == 1) &&
+                           b[1] == n_outputs;
+    const std::uint64_t rank = has_own_a ? b.back() : ranks_of_a;
     if (!has_rank(of, rank, module.a)) return;
     // PEFT up to 0.18 took every parameter for [E, inputs, outputs].
-    const bool is_leaf = b.size() == 3 && b.back() == rank && b[0] <= n_experts &&
-                         (b[0] == n_experts || b[0] == 1) && !(b[0] == n_outputs);
+    const bool is_leaf = has_own_a || (b.size() == 3 && b.back() == rank &&
+                                       (b[0] == n_experts || b[0] == 1) && b[0] != n_outputs);
     const std::uint64_t rows = is_leaf ? b[1] : b[0];
     const bool is_new = columns == n_inputs && rows == n_outputs;
     const bool is_old = columns == n_outputs && rows == n_inputs && !is_leaf;
@@ -350,7 +364,7 @@ class Binder {
     const bool fits_b = is_leaf || (b.size() == 2 && b[1] == ranks) ||
                         (b.size() == 3 && b[1] == rank && b[2] == n_experts);
     if (!fits_b) return refuse();
-    const std::uint64_t a_step = is_shared ? 0 : rank * columns;
+    const std::uint64_t a_step = is_shared ? 0 : ranks_of_a * columns;
     const bool is_block =
         b.size() == 2 && options_.expert_order.value_or(ExpertOrder::kPeft) == ExpertOrder::kBlock;
     if (b.size() == 2 && rank > 1 && n_experts > 1) has_stacks_ = true;
@@ -376,16 +390,13 @@ class Binder {
         const auto place = places_.expert(parameter->layer, parameter->members[m], expert);
         if (!place || place->outputs.n * n_members != n_outputs || place->n_inputs != n_inputs)
           return miss(fmt::format("expert {} of {}", expert, of), module.a);
-        add_pair(pair, rows_of(*parameter, n_outputs, m), *place);
+        Pair of_member = pair;
+        if (has_own_a) of_member.right.first += m * rank * columns;
+        add_pair(of_member, rows_of_member(parameter->order, n_outputs, n_members, m), *place);
       }
       pair.left.first += swaps ? a_step : b_step;
       pair.right.first += swaps ? b_step : a_step;
     }
-  }
-
-  static Window rows_of(const ExpertParameter& parameter, std::uint64_t n_outputs,
-                        std::uint64_t m) {
-    return rows_of_member(parameter.order, n_outputs, parameter.members.size(), m);
   }
 
   enum class Version : std::uint8_t { kOld, kNew };
@@ -449,6 +460,12 @@ void LoraAdapter::add_changes(const Checkpoint& model, ValueChanges& changes, Er
         "as PEFT does, and an unsloth before September 2026 trained them in blocks "
         "(--expert-b-order peft or block decides)",
         file_.names_unsloth() ? ", which names unsloth" : ""));
+  }
+  if (const auto others = other_tokenizers(file_, model); !others.empty()) {
+    remarks.push_back(fmt::format(
+        "the adapter's folder has {} of its own, and the output has the model's tokenizer (copy "
+        "the adapter's over it where tokens were added)",
+        fmt::join(others, ", ")));
   }
   const bool changes_embedding = std::ranges::any_of(changes, [&](const auto& entry) {
     return role_of(model.tensors()[entry.first]) == Role::kEmbedding;

@@ -1,12 +1,15 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "formats/adapters/adapter_file.h"
+#include "formats/adapters/reshaped_model.h"
 #include "formats/changes/value_change.h"
 
 namespace ingot::formats {
@@ -19,12 +22,19 @@ class LoraAdapter final : public ValueEditor {
  public:
   /// Throws as AdapterFile::open() does.
   LoraAdapter(const std::filesystem::path& directory, LoraOptions options)
-      : file_(AdapterFile::open(directory)), options_(std::move(options)) {}
+      : LoraAdapter(AdapterFile::open(directory), std::move(options)) {}
+  LoraAdapter(AdapterFile file, LoraOptions options)
+      : file_(std::move(file)), options_(std::move(options)) {}
 
   [[nodiscard]] std::string_view kind() const override { return "lora"; }
+  /// Rows for the tokens of the adapter, and a head of its own where it changes one that is the
+  /// embedding (with_shape_of()).
+  [[nodiscard]] std::optional<Checkpoint> reshaped(
+      const std::shared_ptr<const Checkpoint>& model) const override {
+    return with_shape_of(file_, model);
+  }
   /// Faults: modules and tensors that the model does not have (kMissingTensor), other shapes and
-  /// ranks (kShapeMismatch), a residual base, an adapter of a head that is the embedding, and DoRA
-  /// of outputs that are columns (kUnsupported).
+  /// ranks (kShapeMismatch), a residual base, and DoRA of an embedding (kUnsupported).
   void add_changes(const Checkpoint& model, ValueChanges& changes, ErrorList& faults,
                    std::vector<std::string>& remarks) const override;
   [[nodiscard]] Json record() const override;

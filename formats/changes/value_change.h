@@ -77,16 +77,18 @@ struct LowRankPair {
 
 /// A change of some rows and columns of one matrix of a logical tensor, which is a matrix, a stack
 /// of them, or a vector: a matrix of one row. Its steps in their order, on FP64 values: numbers
-/// take the place of the decoded ones; the low-rank pair is added; each row is scaled so that its
-/// Euclidean length is the given one (DoRA), and a row of zeros stays. Several changes of a tensor
-/// are made one after another, and the result is rounded to FP32 once.
+/// take the place of the decoded ones; the low-rank pair is added; each row, or each column, is
+/// scaled so that its Euclidean length is the given one (DoRA), and one of zeros stays. Several
+/// changes of a tensor are made one after another, and the result is rounded to FP32 once.
 struct ValueChange {
   std::uint32_t tensor = 0;                  ///< index into TensorSource::tensors()
   std::uint64_t matrix = 0;                  ///< number in the stack
   Window rows, cols;                         ///< places in the matrix
   std::optional<StoredMatrix> values = {};   ///< [rows.n, cols.n]
   std::optional<LowRankPair> low_rank = {};  ///< [rows.n, cols.n]
-  std::optional<StoredMatrix> lengths = {};  ///< [rows.n, 1]; needs all columns of the matrix
+  /// [rows.n, 1], and needs all columns of the matrix; of columns [cols.n, 1], and all rows.
+  std::optional<StoredMatrix> lengths = {};
+  bool lengths_are_of_cols = false;
 };
 
 /// The changes that put a stored tensor of the same shape in the place of logical tensor `index`.
@@ -108,6 +110,12 @@ class ValueEditor {
 
   /// The word for such editors in records: `lora`, `edits`.
   [[nodiscard]] virtual std::string_view kind() const = 0;
+  /// The model in the shape that its changes need, as with rows for more tokens; nullopt: it has
+  /// this shape. Throws, collected, where it cannot be had.
+  [[nodiscard]] virtual std::optional<Checkpoint> reshaped(
+      const std::shared_ptr<const Checkpoint>& /*model*/) const {
+    return std::nullopt;
+  }
   /// Adds its changes of this model, which may be a view. Faults are collected, naming tensors that
   /// the model lacks or has in other shapes; `remarks` are for people.
   virtual void add_changes(const Checkpoint& model, ValueChanges& changes, ErrorList& faults,

@@ -35,6 +35,17 @@ void for_each_row(const RowsChange& change, const WideRows& run, const Visit& vi
     visit(change.rows.first + r * change.rows.step - run.first_row, r);
 }
 
+// Calls visit(value, column of the change) for every value of both, row by row.
+template <typename Visit>
+void for_each_value(const RowsChange& change, const WideRows& run, const Visit& visit) {
+  const Members cols = members_in(change.cols, run.first_col, run.values.cols);
+  for_each_row(change, run, [&](std::uint64_t at, std::uint64_t /*row*/) {
+    double* const values = run.values.row(at);
+    for (std::uint64_t c = cols.begin; c < cols.end; ++c)
+      visit(values[change.cols.first + c * change.cols.step - run.first_col], c);
+  });
+}
+
 // Adds the low-rank product to some columns of a run: those of the change from `cols.begin` on.
 class LowRankAdder {
  public:
@@ -109,13 +120,17 @@ void add_change(const RowsChange& change, const WideRows& run) {
   adder.flush();
 }
 
-void scale_rows(const RowsChange& change, const WideRows& run) {
-  if (change.row_factors.empty()) return;
-  for_each_row(change, run, [&](std::uint64_t at, std::uint64_t row) {
-    double* const values = run.values.row(at);
-    const double factor = change.row_factors[row];
-    for (std::size_t c = 0; c < run.values.cols; ++c) values[c] *= factor;
-  });
+void scale_run(const RowsChange& change, const WideRows& run) {
+  if (!change.row_factors.empty()) {
+    for_each_row(change, run, [&](std::uint64_t at, std::uint64_t row) {
+      double* const values = run.values.row(at);
+      const double factor = change.row_factors[row];
+      for (std::size_t c = 0; c < run.values.cols; ++c) values[c] *= factor;
+    });
+  }
+  if (change.col_factors.empty()) return;
+  for_each_value(change, run,
+                 [&](double& value, std::uint64_t c) { value *= change.col_factors[c]; });
 }
 
 void add_squares(const RowsChange& change, const WideRows& run, std::span<double> squares) {
@@ -125,6 +140,10 @@ void add_squares(const RowsChange& change, const WideRows& run, std::span<double
     for (std::size_t c = 0; c < run.values.cols; ++c) sum += values[c] * values[c];
     squares[row] = sum;
   });
+}
+
+void add_col_squares(const RowsChange& change, const WideRows& run, std::span<double> squares) {
+  for_each_value(change, run, [&](double value, std::uint64_t c) { squares[c] += value * value; });
 }
 
 bool narrow(MatrixView<const double> values, MatrixView<float> out) {

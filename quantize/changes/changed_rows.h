@@ -24,6 +24,7 @@ struct RowsChange {
   std::uint64_t rank = 0;
   double factor = 1;
   std::vector<double> row_factors;  ///< [rows.n]: each row is multiplied with; empty: none is
+  std::vector<double> col_factors;  ///< [cols.n]: each column is; empty: none is
 };
 
 /// A run of FP64 values: rows and columns of a matrix, from these on.
@@ -34,13 +35,16 @@ struct WideRows {
 
 /// Widens FP32 values of the same shape.
 void widen(formats::MatrixView<const float> values, formats::MatrixView<double> out);
-/// Makes a change of a run, without its row factors. Roundings: changes/low_rank.h.
+/// Makes a change of a run, without its factors. Roundings: changes/low_rank.h.
 void add_change(const RowsChange& change, const WideRows& run);
-/// Multiplies the rows of a run that a change covers with its row factors, with a rounding each.
-void scale_rows(const RowsChange& change, const WideRows& run);
+/// Multiplies the rows, and the columns, of a run that a change covers with its factors, with a
+/// rounding each.
+void scale_run(const RowsChange& change, const WideRows& run);
 /// Adds the squares of each row of a run that a change covers to `squares`, [rows.n], in the order
 /// of columns: the same sums for runs of any width, from the first column to the last.
 void add_squares(const RowsChange& change, const WideRows& run, std::span<double> squares);
+/// Likewise of each column, [cols.n], in the order of rows.
+void add_col_squares(const RowsChange& change, const WideRows& run, std::span<double> squares);
 /// Rounds to FP32. Returns false where a finite value became infinite or NaN.
 bool narrow(formats::MatrixView<const double> values, formats::MatrixView<float> out);
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -40,6 +41,7 @@ std::optional<std::uint64_t> place_in(const formats::Window& window, std::uint64
 struct HeldChange {
   const ValueChange* change;
   std::vector<float> right;
+  std::vector<double> col_factors;  // where columns are scaled
 
   explicit HeldChange(const ValueChange& of) : change(&of) {
     if (of.low_rank) right = of.low_rank->right.read(0, of.low_rank->rank, of.cols.n);
@@ -47,6 +49,10 @@ struct HeldChange {
 
   /// Changes one row of its matrix.
   void apply(std::uint64_t row, std::vector<double>& values) const {
+    add(row, values);
+    scale(row, values);
+  }
+  void add(std::uint64_t row, std::vector<double>& values) const {
     const auto own = place_in(change->rows, row);
     if (!own) return;
     const auto& [first, n, step] = change->cols;
@@ -63,7 +69,14 @@ struct HeldChange {
       }
       for (std::uint64_t c = 0; c < n; ++c) values[first + c * step] += pair->factor * sums[c];
     }
-    if (change->lengths) {
+  }
+  void scale(std::uint64_t row, std::vector<double>& values) const {
+    const auto own = place_in(change->rows, row);
+    if (!own) return;
+    const auto& [first, n, step] = change->cols;
+    for (std::uint64_t c = 0; c < col_factors.size(); ++c)
+      values[first + c * step] *= col_factors[c];
+    if (change->lengths && !change->lengths_are_of_cols) {
       double square = 0;
       for (const double value : values) square += value * value;
       if (square == 0) return;
@@ -82,10 +95,9 @@ class ChangedBytes final : public formats::ForwardedBytes {
     std::vector<ValueChange> changes;
   };
 
-  ChangedBytes(Checkpoint source, std::unordered_map<std::uint32_t, Changed> changed)
-      : ForwardedBytes(source.bytes()),  // on the heap: they outlive the move
-        source_(std::move(source)),
-        changed_(std::move(changed)) {}
+  ChangedBytes(std::shared_ptr<const Checkpoint> source,
+               std::unordered_map<std::uint32_t, Changed> changed)
+      : ForwardedBytes(source->bytes()), source_(std::move(source)), changed_(std::move(changed)) {}
 
   void read(std::uint32_t index, const formats::StoredTensor& tensor, std::uint64_t offset,
             std::span<std::byte> out) const override {
@@ -93,13 +105,17 @@ class ChangedBytes final : public formats::ForwardedBytes {
     if (found == changed_.end()) return bytes_->read(index, tensor, offset, out);
     if (out.empty()) return;
     const Changed& changed = found->second;
-    const Rows rows(source_, source_.tensors()[changed.tensor], changed.dtype);
+    const Rows rows(*source_, source_->tensors()[changed.tensor], changed.dtype);
     const std::uint64_t row_bytes = rows.cols * formats::dtype_bits(tensor.dtype) / 8;
     const std::uint64_t first = offset / row_bytes, last = (offset + out.size() - 1) / row_bytes;
     std::vector<HeldChange> held;
     for (const ValueChange& change : changed.changes) {
       if (change.matrix >= first / rows.in_matrix && change.matrix <= last / rows.in_matrix)
         held.emplace_back(change);
+    }
+    for (HeldChange& change : held) {
+      if (change.change->lengths_are_of_cols)
+        change.col_factors = col_factors(rows, *change.change, held);
     }
     for (std::uint64_t row = first; row <= last; ++row) {
       const std::vector<std::byte> bytes = rows.bytes_of(row, held);
@@ -123,15 +139,19 @@ class ChangedBytes final : public formats::ForwardedBytes {
     Rows(const Checkpoint& of, const LogicalTensor& its, DType wanted)
         : source(of), tensor(its), dtype(wanted) {}
 
-    [[nodiscard]] std::vector<std::byte> bytes_of(std::uint64_t row,
-                                                  const std::vector<HeldChange>& held) const {
+    [[nodiscard]] std::vector<double> decoded(std::uint64_t row) const {
       std::vector<std::byte> codes;
       const EncodedBand band = read_band({.source = source, .tensor = tensor},
                                          {.row = row, .rows = 1, .col = 0, .cols = cols},
                                          scales.has_scales() ? &scales : nullptr, codes);
       std::vector<float> values(cols);
       quantize::decode(band.run, {.data = values.data(), .rows = 1, .cols = cols, .stride = cols});
-      std::vector<double> wide(values.begin(), values.end());
+      return {values.begin(), values.end()};
+    }
+
+    [[nodiscard]] std::vector<std::byte> bytes_of(std::uint64_t row,
+                                                  const std::vector<HeldChange>& held) const {
+      std::vector<double> wide = decoded(row);
       for (const HeldChange& change : held) {
         if (change.change->matrix == row / in_matrix) change.apply(row % in_matrix, wide);
       }
@@ -150,8 +170,36 @@ class ChangedBytes final : public formats::ForwardedBytes {
     }
   };
 
-  Checkpoint source_;
+  // The factors of a change that gives columns their lengths. They are kept, since each look at
+  // rows needs those of all rows of the matrix.
+  std::vector<double> col_factors(const Rows& rows, const ValueChange& change,
+                                  const std::vector<HeldChange>& held) const {
+    const std::lock_guard lock(mutex_);
+    std::vector<double>& factors = col_factors_[&change];
+    if (!factors.empty()) return factors;
+    const formats::Window& cols = change.cols;
+    std::vector<double> squares(cols.n);
+    for (std::uint64_t row = 0; row < rows.in_matrix; ++row) {
+      std::vector<double> values = rows.decoded(change.matrix * rows.in_matrix + row);
+      for (const HeldChange& other : held) {
+        if (other.change->matrix == change.matrix) other.add(row, values);
+        if (other.change == &change) break;
+      }
+      for (std::uint64_t c = 0; c < cols.n; ++c) {
+        const double value = values[cols.first + c * cols.step];
+        squares[c] += value * value;
+      }
+    }
+    const std::vector<float> lengths = change.lengths->read(0, cols.n, 1);
+    for (std::uint64_t c = 0; c < cols.n; ++c)
+      factors.push_back(squares[c] > 0 ? lengths[c] / std::sqrt(squares[c]) : 1);
+    return factors;
+  }
+
+  std::shared_ptr<const Checkpoint> source_;
   std::unordered_map<std::uint32_t, Changed> changed_;
+  mutable std::mutex mutex_;  // guards col_factors_
+  mutable std::map<const ValueChange*, std::vector<double>> col_factors_;
 };
 
 /// The scale over all of a tensor; nullopt where its scheme has none.
@@ -200,8 +248,14 @@ SchemeId plain_scheme_in(const std::map<std::string_view, SchemeId>& output,
 }  // namespace
 
 Checkpoint with_changed_values(
-    Checkpoint source, const std::vector<std::shared_ptr<const formats::ValueEditor>>& editors,
+    Checkpoint whole, const std::vector<std::shared_ptr<const formats::ValueEditor>>& editors,
     const Checkpoint* output) {
+  auto held = std::make_shared<const Checkpoint>(std::move(whole));
+  for (const auto& editor : editors) {
+    if (auto shaped = editor->reshaped(held))
+      held = std::make_shared<const Checkpoint>(*std::move(shaped));
+  }
+  const Checkpoint& source = *held;
   formats::ValueChanges changes;
   ErrorList faults;
   std::vector<std::string> remarks;
@@ -233,7 +287,7 @@ Checkpoint with_changed_values(
                     ChangedBytes::Changed{
                         .tensor = index, .dtype = stored.dtype, .changes = std::move(of_tensor)});
   }
-  draft.bytes = std::make_unique<ChangedBytes>(std::move(source), std::move(changed));
+  draft.bytes = std::make_unique<ChangedBytes>(std::move(held), std::move(changed));
   return Checkpoint::view(std::move(draft));
 }
 

@@ -8,12 +8,12 @@
 
 namespace ingot::verify {
 
-/// The source as adapters and edits make it, for a comparison with an output that has them: a
+/// A source as adapters and edits make it, for a comparison with an output that has them: a
 /// tensor that changes is plain numbers, made as they are read, in FP64 and rounded to FP32 once.
 /// They are in the dtype that the output has the tensor in where that is plain, else in FP32: what
 /// an encoder gets. `output` may be null. Throws, collected, what the editors find wrong.
 formats::Checkpoint with_changed_values(
-    formats::Checkpoint source,
+    formats::Checkpoint whole,
     const std::vector<std::shared_ptr<const formats::ValueEditor>>& editors,
     const formats::Checkpoint* output);
 

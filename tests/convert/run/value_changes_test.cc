@@ -36,13 +36,16 @@ std::vector<float> numbers(std::size_t n, float step, unsigned seed) {
   return values;
 }
 
-/// Low-rank pairs for all matrices whose names end so, all with the same numbers, and row lengths
-/// on request.
+/// The side of a matrix whose lengths a change gives.
+enum class Scaled { kNothing, kRows, kCols };
+
+/// Low-rank pairs for all matrices whose names end so, all with the same numbers, and lengths on
+/// request.
 class PairEditor final : public formats::ValueEditor {
  public:
   PairEditor(const std::filesystem::path& directory, std::vector<std::string> endings, float step,
-             bool scales_rows = false)
-      : endings_(std::move(endings)), scales_rows_(scales_rows) {
+             Scaled scaled = Scaled::kNothing)
+      : endings_(std::move(endings)), scaled_(scaled) {
     left = numbers(kMost * kRank, 1.0F / 64, 1);
     right = numbers(kMost * kRank, step, 2);
     lengths = numbers(kMost, 1.0F / 128, 3);
@@ -73,7 +76,8 @@ class PairEditor final : public formats::ValueEditor {
           .tensor = i, .rows = {.n = tensor.shape[0]}, .cols = {.n = tensor.shape[1]}};
       change.low_rank = {
           .left = at("left", kRank), .right = at("right", kMost), .rank = kRank, .factor = kFactor};
-      if (scales_rows_) change.lengths = at("lengths", 1);
+      if (scaled_ != Scaled::kNothing) change.lengths = at("lengths", 1);
+      change.lengths_are_of_cols = scaled_ == Scaled::kCols;
       changes[i].push_back(std::move(change));
     }
   }
@@ -81,22 +85,30 @@ class PairEditor final : public formats::ValueEditor {
   /// The values that a tensor should have, in FP32.
   [[nodiscard]] std::vector<float> wanted(const LogicalTensor& tensor,
                                           const std::vector<float>& before) const {
-    const std::size_t cols = tensor.shape[1];
-    std::vector<float> values(before.size());
-    for (std::size_t row = 0; row < tensor.shape[0]; ++row) {
-      std::vector<double> wide(cols);
-      double square = 0;
+    const std::size_t rows = tensor.shape[0], cols = tensor.shape[1];
+    std::vector<double> wide(before.size()), squares(rows + cols);
+    // The lengths are those of rows, or of columns.
+    const auto side = [&](std::size_t row, std::size_t col) {
+      return scaled_ == Scaled::kCols ? col : row;
+    };
+    for (std::size_t row = 0; row < rows; ++row) {
       for (std::size_t col = 0; col < cols; ++col) {
         double sum = 0;
         for (std::size_t k = 0; k < kRank; ++k)
           sum += static_cast<double>(left[row * kRank + k]) * right[k * kMost + col];
-        wide[col] = before[row * cols + col] + kFactor * sum;
-        square += wide[col] * wide[col];
+        const double value = before[row * cols + col] + kFactor * sum;
+        wide[row * cols + col] = value;
+        squares[side(row, col)] += value * value;
       }
-      const double factor = scales_rows_ && square > 0 ? lengths[row] / std::sqrt(square) : 1;
-      for (std::size_t col = 0; col < cols; ++col)
-        values[row * cols + col] =
-            static_cast<float>(scales_rows_ ? wide[col] * factor : wide[col]);
+    }
+    std::vector<float> values(before.size());
+    for (std::size_t row = 0; row < rows; ++row) {
+      for (std::size_t col = 0; col < cols; ++col) {
+        const std::size_t at = side(row, col);
+        const bool is_scaled = scaled_ != Scaled::kNothing && squares[at] > 0;
+        const double factor = is_scaled ? lengths[at] / std::sqrt(squares[at]) : 1;
+        values[row * cols + col] = static_cast<float>(wide[row * cols + col] * factor);
+      }
     }
     return values;
   }
@@ -116,7 +128,7 @@ class PairEditor final : public formats::ValueEditor {
   }
 
   std::vector<std::string> endings_;
-  bool scales_rows_;
+  Scaled scaled_;
   std::shared_ptr<const formats::PlainNumbers> numbers_;
 };
 
@@ -127,8 +139,8 @@ const LogicalTensor& named(const Checkpoint& checkpoint, const std::string& name
 class ValueChangesOfAConversion : public InTempDir {
  protected:
   std::shared_ptr<PairEditor> editor(std::vector<std::string> endings, float step = 1.0F / 1024,
-                                     bool scales_rows = false) {
-    return std::make_shared<PairEditor>(dir_ / "pairs", std::move(endings), step, scales_rows);
+                                     Scaled scaled = Scaled::kNothing) {
+    return std::make_shared<PairEditor>(dir_ / "pairs", std::move(endings), step, scaled);
   }
   static Conversion changed(const std::filesystem::path& from, const std::filesystem::path& to,
                             const std::shared_ptr<PairEditor>& editor) {
@@ -161,7 +173,13 @@ TEST_F(ValueChangesOfAConversion, RoundEachValueOnceToFp32) {
 }
 
 TEST_F(ValueChangesOfAConversion, ScaleRowsToTheirLengths) {
-  expect_wanted(*editor({"up_proj.weight", "o_proj.weight"}, 1.0F / 1024, true), small_v32());
+  expect_wanted(*editor({"up_proj.weight", "o_proj.weight"}, 1.0F / 1024, Scaled::kRows),
+                small_v32());
+}
+
+TEST_F(ValueChangesOfAConversion, ScaleColumnsToTheirLengths) {
+  expect_wanted(*editor({"up_proj.weight", "o_proj.weight"}, 1.0F / 1024, Scaled::kCols),
+                small_v32());
 }
 
 TEST_F(ValueChangesOfAConversion, LeaveOtherTensorsAsTheyAre) {
@@ -184,17 +202,25 @@ TEST_F(ValueChangesOfAConversion, LeaveOtherTensorsAsTheyAre) {
 }
 
 TEST_F(ValueChangesOfAConversion, DoNotDependOnThreadsMemoryOrParts) {
-  const auto pairs = editor({"proj.weight"}, 1.0F / 1024, true);
-  const auto run = [&](const std::string& name, const auto& prepare) {
-    Conversion conversion = changed(small_v32(), dir_ / name, pairs);
+  const auto pairs = editor({"proj.weight"}, 1.0F / 1024, Scaled::kRows);
+  const auto columns = editor({"proj.weight"}, 1.0F / 1024, Scaled::kCols);
+  const auto run = [&](const std::string& name, const auto& prepare, const auto& by) {
+    Conversion conversion = changed(small_v32(), dir_ / name, by);
     conversion.recipe.to = SchemeId::kNvfp4;
     prepare(conversion);
     conversion.run();
     return tensor_bytes(dir_ / name);
   };
-  const auto one = run("one", [](Conversion& of) { of.execute.threads = 1; });
-  EXPECT_EQ(one, run("four", [](Conversion& of) { of.execute.threads = 4; }));
-  EXPECT_EQ(one, run("little", [](Conversion& of) { of.execute.mem_limit = 64'000'000; }));
+  const auto on_one = [](Conversion& of) { of.execute.threads = 1; };
+  const auto on_four = [](Conversion& of) { of.execute.threads = 4; };
+  const auto with_little = [](Conversion& of) { of.execute.mem_limit = 64'000'000; };
+  const auto one = run("one", on_one, pairs);
+  EXPECT_EQ(one, run("four", on_four, pairs));
+  EXPECT_EQ(one, run("little", with_little, pairs));
+  const auto of_columns = run("columns", on_one, columns);
+  EXPECT_NE(one, of_columns);
+  EXPECT_EQ(of_columns, run("columns-four", on_four, columns));
+  EXPECT_EQ(of_columns, run("columns-little", with_little, columns));
   Conversion stopped = changed(small_v32(), dir_ / "stopped", pairs);
   stopped.recipe.to = SchemeId::kNvfp4;
   ASSERT_TRUE(run_stopped(stopped, 40));

@@ -60,5 +60,34 @@ TEST(AdapterConfig, RefusesHostileNumbers) {
                [&] { parse_adapter_config(many + "}}", kWhere); });
 }
 
+TEST(AdapterConfig, ErrorsNameTheLineOfTheKey) {
+  const struct {
+    ErrorCode code;
+    const char *text, *words;
+  } refused[] = {{ErrorCode::kUnsupported, "{\n\"r\": 4,\n\n\"use_qalora\": true}",
+                  "adapter_config.json: line 4: says use_qalora"},
+                 {ErrorCode::kCorrupt, "{\"task_type\": \"r\",\n\"r\" : 0}",
+                  "adapter_config.json: line 2: says rank 0"},
+                 {ErrorCode::kInvalidArgument, "{\"rank_pattern\": {\n\"q\": 4,\n\"(\": 2}}",
+                  "adapter_config.json: line 3: pattern"}};
+  for (const auto& row : refused)
+    expect_error(row.code, row.words, [&] { parse_adapter_config(row.text, kWhere); });
+  const AdapterConfig config =
+      parse_adapter_config("{\"alpha_pattern\":\n {\"((a|.)+)+[!?]\": 2}}", kWhere);
+  expect_error(ErrorCode::kLimit, "adapter_config.json: line 2: pattern", [&] {
+    (void)config.alpha.of("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa");
+  });
+}
+
+TEST(AdapterConfig, ListsOfTokensAreForAnyEmbedding) {
+  const AdapterConfig list = parse_adapter_config(R"({"trainable_token_indices": [3, 1]})", kWhere);
+  ASSERT_NE(list.ids_of("transformer.wte"), nullptr);
+  EXPECT_EQ(*list.ids_of("transformer.wte"), (std::vector<std::uint64_t>{3, 1}));
+  const AdapterConfig named =
+      parse_adapter_config(R"({"trainable_token_indices": {"wte": [3], "lm_head": [1]}})", kWhere);
+  EXPECT_EQ(*named.ids_of("lm_head"), (std::vector<std::uint64_t>{1}));
+  EXPECT_EQ(named.ids_of("transformer.wpe"), nullptr);
+}
+
 }  // namespace
 }  // namespace ingot::formats

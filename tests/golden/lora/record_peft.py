@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Adapters of other shapes than their base, and of transposed layers, with PEFT's own merge in FP32.
+record_peft.py [FOLDER]: writes conv1d/base, and conv1d/* and dense/* next to this file, or below FOLDER.
+
+Needs torch, transformers, peft and safetensors. All numbers are random with fixed seeds and multiples of powers of
+two, as those of the other adapters here: B A is exact in FP32. `merged.safetensors` has the tensors that differ from
+the base after merge_and_unload(), under the names of the base's file."""
+import json
+import pathlib
+import sys
+
+import torch
+import transformers
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+
+here = pathlib.Path(__file__).resolve().parent
+out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else here
+torch.set_num_threads(1)
+random = torch.Generator()
+
+
+def grid(tensor, steps):
+    """Multiples of 1/steps."""
+    return torch.randint(-64, 65, tensor.shape, generator=random).to(torch.float32) / steps
+
+
+def fill(model, wanted):
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            steps = wanted(name)
+            if steps:
+                parameter.copy_(grid(parameter, steps))
+
+
+def of_adapter(name):
+    if "lora_magnitude_vector" in name:
+        return None
+    if "modules_to_save" in name or "trainable_tokens" in name:
+        return 256
+    return 64 if "lora_A" in name or "embedding_A" in name else 1024 if "lora_" in name else None
+
+
+def open_base(folder):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def conv1d():
+    random.manual_seed(1)
+    config = transformers.GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=1, n_head=4,
+                                     tie_word_embeddings=True)
+    model = transformers.GPT2LMHeadModel(config)
+    fill(model, lambda name: None if "ln_" in name else 256)
+    folder = out / "conv1d" / "base"
+    model.to(torch.bfloat16).save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    return folder
+
+
+def record(base, name, resize=None, **options):
+    random.manual_seed(len(name))
+    model = open_base(base)
+    if resize:
+        model.resize_token_embeddings(resize, mean_resizing=False)
+    model = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, **options))
+    fill(model, of_adapter)
+    if options.get("use_dora"):
+        with torch.no_grad():
+            for name_of, parameter in sorted(model.named_parameters()):
+                if "lora_magnitude_vector" in name_of:
+                    parameter.mul_(1 + grid(parameter, 256))
+    folder = out / base.parent.name / name
+    model.save_pretrained(folder)
+    (folder / "README.md").unlink()
+    path = folder / "adapter_config.json"
+    config = json.loads(path.read_text())
+    config["base_model_name_or_path"] = f"ingot-vectors/{base.parent.name}"
+    path.write_text(json.dumps(config, indent=2, sort_keys=True))
+    # From the files, as a reader has them.
+    model = open_base(base)
+    if resize:
+        model.resize_token_embeddings(resize, mean_resizing=False)
+    merged = PeftModel.from_pretrained(model, folder).merge_and_unload().state_dict()
+    before = load_file(base / "model.safetensors")
+    prefix = "transformer." if base.parent.name == "conv1d" else ""
+    changed = {}
+    for own, values in before.items():
+        of = own if own in merged else prefix + own
+        after = merged[of].to(torch.float32).contiguous()
+        if after.shape != values.shape or not torch.equal(after, values.to(torch.float32)):
+            changed[own] = after.clone()
+    assert changed, name
+    save_file(changed, folder / "merged.safetensors")
+    print(name, {own: tuple(values.shape) for own, values in changed.items()})
+
+
+base = conv1d()
+record(base, "plain", target_modules=["c_attn", "c_proj", "c_fc"], fan_in_fan_out=True)
+record(base, "dora", target_modules=["c_attn", "c_fc"], fan_in_fan_out=True, use_dora=True)
+dense = here / "dense" / "base"
+record(dense, "tokens", target_modules=["q_proj"], trainable_token_indices=[3, 95, 7])
+record(dense, "tokens-of-both", target_modules=["q_proj"],
+       trainable_token_indices={"lm_head": [1], "embed_tokens": [2, 90]})
+record(dense, "more-tokens", resize=101, target_modules=["q_proj"], modules_to_save=["embed_tokens", "lm_head"])
+record(dense, "fewer-tokens", resize=90, target_modules=["q_proj"], modules_to_save=["embed_tokens", "lm_head"])
+record(dense, "more-tokens-adapted", resize=97, target_modules=["embed_tokens", "lm_head"])
