@@ -109,6 +109,7 @@ QUANTIZE = "convert in out --to nvfp4 --search mse --max-shard-size 100KB"
 SLICE = "convert in out --tp 2 --ep 2 --tp-fit retile"
 REPLACE = "convert in out --to bf16 --force"
 COMPOSE = "compose compose.yaml out --max-shard-size 100KB"
+LORA = "convert in out --lora adapter --to nvfp4 --search amax --max-shard-size 100KB"
 CONSUME = "convert in out --to bf16 --max-shard-size 100KB --consume-source"
 JOBS = [
     Job("cast", CAST),
@@ -120,6 +121,8 @@ JOBS = [
     Job("slice", SLICE),
     Job("vllm-sharded", "convert in out --layout vllm-sharded --to bf16 --tp 2"),
     Job("repair", "repair in out", source="broken"),
+    Job("lora", LORA),
+    Job("lora-part", LORA + " --part 0/2", before=[LORA + " --part 1/2"], after=["join out"]),
     Job("compose", COMPOSE),
     Job("compose-slice", COMPOSE + " --tp 2 --tp-fit retile --resume", before=[(COMPOSE + " --tp 2 --tp-fit retile", "rename:KILL:5")]),
     Job("consume", CONSUME, consumes=True),
@@ -153,6 +156,7 @@ READERS = {
     "dry-run": "convert model none --to nvfp4 --dry-run --json",
     "recipe": "convert model none --recipe recipe.yaml --dry-run --json",
     "compose-recipe": "compose compose.yaml none --source base=model --dry-run --json",
+    "lora-plan": "convert model none --lora adapter --dry-run --json",
     "chat": "generate example --prompt fox --chat-format template --max-new-tokens 0 --json",
 }
 READERS_FAULTS = {"malloc": "ENOMEM", "opendir": "ENOMEM", "pread": "EIO"}
@@ -482,7 +486,24 @@ def make_models(bench):
     (bench.folder / "recipe.yaml").write_text(RECIPE)
     (bench.folder / "compose.yaml").write_text(COMPOSED)
     (bench.folder / "kept.json").write_text(KEPT)
+    make_adapter(bench.folder / "adapter")
     os.symlink(bench.options.example, bench.folder / "example")
+
+
+def make_adapter(folder):
+    """A pair of rank 2 for an expert of `model`, with lengths of rows, and a norm that is replaced."""
+    module = "base_model.model.model.layers.1.mlp.experts.1.down_proj"
+    tensors = {f"{module}.lora_A.weight": (2, 128), f"{module}.lora_B.weight": (128, 2),
+               f"{module}.lora_magnitude_vector": (128,), "base_model.model.model.norm.weight": (128,)}
+    header, data = {}, b""
+    for name, shape in tensors.items():
+        n = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + 4 * n]}
+        data += struct.pack(f"<{n}f", *((i % 17 + 1) / 64 for i in range(n)))
+    text = json.dumps(header).encode()
+    os.mkdir(folder)
+    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "use_dora": true}')
 
 
 class Loop:
@@ -510,7 +531,7 @@ class Loop:
             with self.lock:
                 self.n_benches += 1
                 path = self.folder(f"bench{self.n_benches}")
-            for name in ("model", "wide", "many", "newer", *MODELS):
+            for name in ("model", "wide", "many", "newer", "adapter", *MODELS):
                 copy_tree(self.first.path(name), os.path.join(path, name))
             for name in ("recipe.yaml", "compose.yaml", "kept.json", "example"):
                 shutil.copy(self.first.path(name), path, follow_symlinks=False)
