@@ -18,6 +18,7 @@
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/checkpoint/checkpoint_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/dialect/input_major.h"
 #include "formats/experts/expert_views.h"
 #include "formats/family/families.h"
 #include "formats/files/folder.h"
@@ -29,6 +30,7 @@
 #include "formats/records/layout.h"
 #include "formats/records/manifest.h"
 #include "formats/storage/stack_form.h"
+#include "formats/storage/unread_codes.h"
 #include "shard/join/rank_directories.h"
 #include "shard/join/source.h"
 
@@ -529,11 +531,17 @@ CheckResult check_unsliced(const Opened& opened, const CheckOptions& options,
     add_rule_findings(*opened.model, rule_options(options), result);
   if (opened.manifest) admit_allowed(*opened.manifest, result);
   if (opened.manifest && options.manifest) {
-    std::optional<StoredWeights> weights;
-    if (opened.model) {
-      weights.emplace(
-          StoredWeights{.stored = opened.model->stored(), .bytes = opened.model->bytes()});
+    // Words of AWQ and GPTQ that a job kept are recorded by the names that the files have.
+    std::optional<Checkpoint> words;
+    if (opened.model && formats::input_major_dialect(opened.model->config()) != nullptr) {
+      collect(result, "", [&] {
+        words.emplace(
+            Checkpoint::open(opened.directory, {.family = std::string(formats::kAsStored)}));
+      });
     }
+    const std::optional<Checkpoint>& stored = words ? words : opened.model;
+    std::optional<StoredWeights> weights;
+    if (stored) weights.emplace(StoredWeights{.stored = stored->stored(), .bytes = stored->bytes()});
     check_against_manifest(opened.directory, *opened.manifest, weights ? &*weights : nullptr,
                            options, hashes, result);
   }
@@ -636,6 +644,9 @@ Checkpoint as_converted(Checkpoint source, std::span<const TensorRecord> records
   return formats::with_caches_as_in(formats::with_experts_as_in(std::move(source), held), caches);
 }
 
+// The end of the name of codes as AWQ and GPTQ store them.
+constexpr std::string_view kWords = ".qweight";
+
 }  // namespace
 
 CheckResult check_is_source_of(const std::filesystem::path& given,
@@ -659,8 +670,16 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
 
   CheckResult result;
   result.has_manifest = true;
-  Opened opened = open_unsliced(
-      source, {.family = formats::family_spec_of(converted, manifest->family), .threads = threads});
+  const bool keeps_words = std::ranges::any_of(records, [](const TensorRecord& record) {
+    return std::ranges::any_of(record.source, [](const formats::TensorHash& stored) {
+      return stored.name.ends_with(kWords);
+    });
+  });
+  Opened opened =
+      open_unsliced(source, {.family = keeps_words
+                                           ? std::string(formats::kAsStored)
+                                           : formats::family_spec_of(converted, manifest->family),
+                             .threads = threads});
   take(opened, result);
   if (!opened.model) return result;
   const auto is_error = [](const Finding& found) { return found.severity == Severity::kError; };

@@ -282,7 +282,7 @@ with tempfile.TemporaryDirectory() as work:
     # Made again from the lists in the manifest, of this job or of its source; measured, and shared out to ranks.
     for source, out in ((example, pruned), (pruned, at("cast")), (pruned, at("twice"))):
         expect(0, "", "rederive", out, "--source", source, "--all")
-    expect(2, "is not the one", "rederive", at("twice"), "--source", example, "--all")
+    expect(2, "was pruned 2 times", "rederive", at("twice"), "--source", example, "--all")
     expect(2, "fingerprint", "balance", pruned, "--loads", at("stats"), "--ep", "2", "--out", at("loads.json"))
     expect(0, "", "balance", pruned, "--text", text, "--ep", "2", "--out", at("loads.json"))
     expect(0, "", "convert", pruned, at("balanced"), "--ep", "2", "--expert-map", at("loads.json"))
