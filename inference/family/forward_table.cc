@@ -117,14 +117,15 @@ void require_said(const ForwardPart& part, const ModelConfig& config) {
       fmt::format("the forward pass of family {} has no mixer for layer {}", family.name, layer));
 }
 
-// MLPs may have a width in each layer, where the file asks for it.
+// Layers may have numbers of experts of their own, and MLPs a width in each layer, where the file
+// asks for it.
 void require_one_width(const Forward& forward, const ModelConfig& config) {
   for (const auto& [key, widths] : config.by_layer) {
     const bool is_asked = key == "intermediate_size" &&
                           std::ranges::find(forward.mlp.parameters, "width",
                                             &formats::ForwardParameters::value_type::first) !=
                               forward.mlp.parameters.end();
-    if (is_asked) continue;
+    if (is_asked || key == "n_routed_experts") continue;
     refuse(ErrorCode::kUnsupported,
            fmt::format("'{}' is not the same in all layers; the forward pass has one", key));
   }
