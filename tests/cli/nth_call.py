@@ -120,6 +120,7 @@ JOBS = [
     Job("buffered", CAST + " --read-back --buffered", damage=DAMAGE),
     Job("slice", SLICE),
     Job("vllm-sharded", "convert in out --layout vllm-sharded --to bf16 --tp 2"),
+    Job("sglang-sharded", "convert in out --layout sglang-sharded --to bf16 --tp 2"),
     Job("repair", "repair in out", source="broken"),
     Job("lora", LORA),
     Job("lora-part", LORA + " --part 0/2", before=[LORA + " --part 1/2"], after=["join out"]),

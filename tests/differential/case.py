@@ -24,7 +24,8 @@ VLLM = [
     ("nvfp4", "compressed-tensors"),
     ("int4-group", "compressed-tensors"),
 ]
-VARIANTS = ["limits", "kill", "parts", "slices", "consume", "native", "vllm"]
+SGLANG = VLLM[:5]  # those that layout sglang-sharded can hold
+VARIANTS = ["limits", "kill", "parts", "slices", "consume", "native", "vllm", "sglang"]
 # Calls at which runs die, each with the largest number that is drawn.
 FAULTS = [
     ("pwrite", 40),
@@ -173,6 +174,8 @@ def _variants(draw, source, target):
         kinds, weights = kinds + ["native"], weights + [4]
     if source.get("synth_family") and is_bare and form in VLLM:
         kinds, weights = kinds + ["vllm"], weights + [4]
+    if source.get("synth_family") and is_bare and form in SGLANG:
+        kinds, weights = kinds + ["sglang"], weights + [8]
     chosen = []
     for kind in draw.choices(kinds, weights, k=draw.choice([1, 2, 2])):
         variant = {"kind": kind, "limits": _limits(draw)}
@@ -194,6 +197,13 @@ def _variants(draw, source, target):
         elif kind == "vllm":
             tp = str(draw.choice([1, 2]))
             variant["words"] = ["--layout", "vllm-sharded", "--tp", tp] + draw.choice([[], ["--ep", tp]])
+        elif kind == "sglang":  # without MTP layers, and latents are expanded by plain weights, or in blocks
+            family = source["synth_family"]
+            has_mtp = family not in ("deepseek_v2", "qwen3_moe") and "--mtp" not in target.words
+            variant["words"] = ["--layout", "sglang-sharded", "--tp", str(draw.choice([1, 2]))]
+            variant["words"] += ["--mtp", "drop"] if has_mtp else []
+            if family != "qwen3_moe" and "channel" in form[0]:
+                variant["words"] += ["--rule", "role:kv-b-proj=bf16"]
         chosen.append(variant)
     return chosen
 

@@ -54,6 +54,7 @@ SYNTH = {
     "vllm-v32": VLLM + "0 --family deepseek_v32",
     "vllm-qwen3": VLLM + "0 --family qwen3_moe",
     "vllm-glm": VLLM + "1 --family glm_moe_dsa",
+    "sglang-qwen3": VLLM.replace("--dense-layers 1", "--dense-layers 0") + "0 --family qwen3_moe",
 }
 # Outputs that are sources.
 CONVERTED = {
@@ -377,6 +378,10 @@ def vllm(tp=1, ep=1, pp=1):
     return Cut(tp, ep, pp=pp, layout="vllm-sharded")
 
 
+def sglang(tp=1, ep=1):
+    return Cut(tp, ep, layout="sglang-sharded")
+
+
 FIXED = [
     kept("fp8", Cut(2, fit="retile"), Cut(2, 2, 2, fit="retile")),
     kept("fp8", Cut(ep=4), Cut(2, 4, fit="retile")),
@@ -419,6 +424,8 @@ FIXED = [
     kept("vllm-qwen3", vllm(2), words=["--to", "int8", "--search", "amax"]),
     kept("vllm-fp8", vllm(2), words=["--to", "int4"]),
     kept("vllm-mtp", vllm(2), joined=LOADED),
+    kept("vllm-fp8", sglang(2), sglang(4)),
+    kept("sglang-qwen3", sglang(2), words=["--to", "int8", "--search", "amax"]),
 ]
 MORE = [
     *packed(("64", "128"), ("f32", *SHORT, "int8-block"), ("int8", "mxfp4")),
@@ -427,6 +434,9 @@ MORE = [
     kept("vllm-fp8", vllm(1), vllm(2)),
     kept("vllm-fp8", vllm(4), vllm(1)),
     kept("vllm-bf16", vllm(2)),
+    kept("vllm-fp8", sglang(2, 2), sglang(1)),
+    kept("vllm-bf16", sglang(2)),
+    kept("sglang-qwen3", sglang(2, 2), sglang(1)),
 ]
 SOME = [Cut(2, 4), Cut(4), Cut(2, 2, 2, 3), Cut(ep=2, pp=2), Cut(8, pp=2), Cut(ep=8), Cut(ep=4)]
 

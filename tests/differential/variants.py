@@ -101,6 +101,11 @@ class Runner:
         self.shell.make("merged", "merge", "vllm", "merged")
         self.judge_again("merged", {"narrows": True})
 
+    def sglang(self, variant):
+        self.convert("sglang", *variant["words"], may_refuse=True)
+        self.shell.make("merged", "merge", "sglang", "merged")
+        self.judge_again("merged", {"narrows": True, "mtp": "drop"})
+
     def judge_again(self, output, more):
         """Where some tensors may be plain that are not in the straight run, values are judged against the source."""
         complaints = judge(
@@ -135,6 +140,7 @@ def cleanup(shell):
         "merged",
         "native",
         "vllm",
+        "sglang",
         "plain",
         "plain2",
         "anew",
