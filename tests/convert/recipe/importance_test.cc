@@ -260,7 +260,7 @@ TEST_F(WeightedOutput, IsRefusedWhereNothingCanBeWeighted) {
   refuse(ErrorCode::kInvalidArgument, {"--importance", "no tensor", "leave a choice"}, run);
   refuse(ErrorCode::kMissingTensor, {"none of the tensors", "another model"},
          conversion("out", write({mean_squares("other", {1})})));
-  refuse(ErrorCode::kShapeMismatch, {"'wide'", "16 columns", "20480"},
+  refuse(ErrorCode::kShapeMismatch, {"'wide'", "[16]", "20480 columns"},
          conversion("out", write({mean_squares("wide", std::vector<float>(16, 1.0F))})));
 }
 
