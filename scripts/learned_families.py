@@ -170,13 +170,14 @@ class Trial:
 
 def main():
     asked = arguments()
+    outcomes = {}
     with tempfile.TemporaryDirectory(prefix="ingot-learned-") as work:
         trial = Trial(asked.ingot, asked.python, work)
         paths = asked.checkpoints or sources()
         with concurrent.futures.ThreadPoolExecutor(asked.jobs) as pool:
-            outcomes = dict(zip(paths, pool.map(trial.outcome, paths)))
-    for path, (word, text) in outcomes.items():
-        print(f"{name_of(path):28} {word:9} {text}")
+            for path, (word, text) in zip(paths, pool.map(trial.outcome, paths)):
+                print(f"{name_of(path):28} {word:9} {text}", flush=True)
+                outcomes[path] = word, text
     counted = collections.Counter(word for word, _ in outcomes.values())
     n_computed = sum(text.endswith("computed") for _, text in outcomes.values())
     print(", ".join(f"{n} {word}" for word, n in counted.most_common()), f"of {len(outcomes)}; {n_computed} computed")
