@@ -567,20 +567,29 @@ Translated layers_of_flint(const Json& keys) {
   return said.values.empty() ? std::nullopt : Translated(std::move(said));
 }
 
-// LFM2: numbers of the layers with attention; without them all have it.
+// LFM2, GigaChat 3.5: numbers of the layers with attention. Without them all have it, or none.
 Translated attention_by_number(const Json& keys) {
-  constexpr const char* kNumbers = "full_attn_idxs";
+  struct Way {
+    const char *model_type, *numbers;
+    std::string_view other;
+    bool is_full_without;
+  };
+  constexpr std::array kWays = {Way{"lfm2", "full_attn_idxs", "conv", true},
+                                Way{"gigachat3_5", "full_attention_layers", kLinearType, false}};
+  const auto way =
+      std::ranges::find_if(kWays, [&](const Way& each) { return is_of(keys, each.model_type); });
   const auto n_layers = whole_number(json_member(keys, "num_hidden_layers"), kMostLayers);
-  if (!is_of(keys, "lfm2") || !n_layers || !json_member(keys, kLayerTypes).is_null())
+  if (way == kWays.end() || !n_layers || !json_member(keys, kLayerTypes).is_null())
     return std::nullopt;
-  const Json& numbers = json_member(keys, kNumbers);
+  const Json& numbers = json_member(keys, way->numbers);
   Json types = Json::array();
   for (std::uint64_t i = 0; i < *n_layers; ++i) {
-    const bool is_full =
-        !numbers.is_array() || std::ranges::find(numbers, Json(i)) != numbers.end();
-    types.push_back(is_full ? kFull : "conv");
+    const bool is_full = numbers.is_array()
+                             ? std::ranges::find(numbers, Json(i)) != numbers.end()
+                             : way->is_full_without;
+    types.push_back(is_full ? kFull : way->other);
   }
-  return Translation{{{kLayerTypes, std::move(types)}}, {kNumbers}};
+  return Translation{{{kLayerTypes, std::move(types)}}, {way->numbers}};
 }
 
 // LFM2: the width of MLPs is two thirds of what the config says, times a factor and up to a
@@ -607,7 +616,7 @@ Translated adjusted_width(const Json& keys) {
 }
 
 // Qwen2, Qwen3, SmolLM3: windows that a switch gives to later layers, or to those without
-// positions.
+// positions; in Qwen2 MoE to every other one of the first.
 Translated switched_windows(const Json& keys) {
   // The first layer with a window where the config does not say which.
   constexpr std::array kLater = {std::pair("qwen2", 28U), std::pair("qwen3", 28U),
@@ -619,7 +628,8 @@ Translated switched_windows(const Json& keys) {
       std::ranges::find_if(kLater, [&](const auto& row) { return is_of(keys, row.first); });
   const bool is_later = later != kLater.end();
   const std::uint64_t n_layers = number("num_hidden_layers", 0);
-  if ((!is_later && !is_of(keys, "smollm3")) || json_member(keys, "use_sliding_window") != true ||
+  const bool is_turned = is_of(keys, "qwen2_moe");
+  if ((!is_later && !is_turned && !is_of(keys, "smollm3")) || json_member(keys, "use_sliding_window") != true ||
       json_member(keys, "sliding_window").is_null() || !json_member(keys, kLayerTypes).is_null())
     return std::nullopt;
   const Json& rope = json_member(keys, "no_rope_layers");
@@ -627,7 +637,9 @@ Translated switched_windows(const Json& keys) {
   Json types = Json::array();
   for (std::uint64_t i = 0; i < n_layers; ++i) {
     const bool has_rope = rope.is_array() && i < rope.size() ? rope[i] != 0 : (i + 1) % every != 0;
-    const bool is_near = is_later ? i >= number("max_window_layers", later->second) : !has_rope;
+    const bool is_near = is_turned  ? i % 2 == 0 && i < number("max_window_layers", 28)
+                         : is_later ? i >= number("max_window_layers", later->second)
+                                    : !has_rope;
     types.push_back(is_near ? kSliding : kFull);
   }
   return Translation{{{kLayerTypes, std::move(types)}}, {}, /*is_rule=*/true};

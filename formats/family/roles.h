@@ -206,6 +206,16 @@
   X(kInputNormUp, "input-norm-up", kOther) \
   X(kPostAttentionNormDown, "post-attention-norm-down", kOther) \
   X(kPostAttentionNormUp, "post-attention-norm-up", kOther) \
+  X(kAttentionOutputNormDown, "attention-output-norm-down", kOther) \
+  X(kAttentionOutputNormUp, "attention-output-norm-up", kOther) \
+  X(kFeedForwardOutputNormDown, "feed-forward-output-norm-down", kOther) \
+  X(kFeedForwardOutputNormUp, "feed-forward-output-norm-up", kOther) \
+  X(kFinalNormDown, "final-norm-down", kOther) \
+  X(kFinalNormUp, "final-norm-up", kOther) \
+  X(kQaNormDown, "q-a-norm-down", kOther) \
+  X(kQaNormUp, "q-a-norm-up", kOther) \
+  X(kKvaNormDown, "kv-a-norm-down", kOther) \
+  X(kKvaNormUp, "kv-a-norm-up", kOther) \
   X(kRopeKeyNorm, "rope-key-norm", kKvaNorm) \
   X(kAttentionGateBias, "attention-gate-bias", kOther) \
   X(kMixerResidualGate, "mixer-residual-gate", kOther) \

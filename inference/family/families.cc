@@ -1,9 +1,7 @@
 #include "formats/family/families.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
-#include <string_view>
 
 #include "formats/family/family_yaml.h"
 #include "formats/records/manifest.h"
@@ -13,30 +11,6 @@
 namespace ingot::inference {
 
 using formats::ModelConfig;
-
-namespace {
-
-/// A part that no kind of layer here computes, of a family that was read from the source of
-/// engines.
-struct Missing {
-  std::string_view family, part;
-};
-constexpr std::array kMissing = {
-    Missing{"gigachat3_5",
-            "gated norms behind blocks, of latents and at the end, and the factor of the delta "
-            "net's norm (norm_type, layernorm_type, linear_sigmoid_gate_scale)"},
-    Missing{"interns2_mobius", "mixtures that several layers share (num_blocks)"},
-    Missing{"step5",
-            "attention over blocks of tokens that an indexer of proxies chooses "
-            "(sparse_config)"},
-};
-
-std::string missing_in(std::string_view family) {
-  const auto found = std::ranges::find(kMissing, family, &Missing::family);
-  return found == kMissing.end() ? std::string() : fmt::format(", which needs {}", found->part);
-}
-
-}  // namespace
 
 ModelSpec model_spec(const formats::Family& family, const ModelConfig& config) {
   // A file may have the name of a family of the program, and say nothing of the forward pass.
@@ -48,8 +22,7 @@ ModelSpec model_spec(const formats::Family& family, const ModelConfig& config) {
         known += (known.empty() ? "" : ", ") + std::string(entry.name);
     }
     refuse(ErrorCode::kUnsupported,
-           fmt::format("no forward pass for family {}{} (there is one for {})", family.name,
-                       missing_in(family.name), known));
+           fmt::format("no forward pass for family {} (there is one for {})", family.name, known));
   }
   ModelSpec spec = spec_of_file(*own, formats::config_of(*own, config));
   spec.family = own->name;

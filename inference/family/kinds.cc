@@ -198,6 +198,9 @@ void set_model(Parameters& parameters, DecoderSpec& model) {
   if (const auto own = parameters.real("final_norm_adds"))
     ends.final_norm.adds = static_cast<float>(*own);
   norm.gate_rank = parameters.count("norm_gate_rank", 0, kNoneOrFew);
+  norm.gate_factor = static_cast<float>(parameters.real("norm_gate_factor").value_or(1));
+  ends.final_norm.gate_rank = norm.gate_rank;
+  ends.final_norm.gate_factor = norm.gate_factor;
   const bool is_root = parameters.flag("embedding_root", false);
   ends.rounds_embedding_factor = parameters.flag("rounds_root", true) && is_root;
   ends.embedding_factor =

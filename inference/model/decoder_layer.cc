@@ -29,6 +29,13 @@ const NormRoles kFirstNorm = {Role::kInputNorm, FineRole::kInputNormBias, FineRo
 const NormRoles kSecondNorm = {Role::kPostAttentionNorm, FineRole::kPostAttentionNormBias,
                                FineRole::kPostAttentionNormDown, FineRole::kPostAttentionNormUp};
 
+const NormRoles kMixerOutputNorm = {.weight = FineRole::kAttentionOutputNorm,
+                                    .down = FineRole::kAttentionOutputNormDown,
+                                    .up = FineRole::kAttentionOutputNormUp};
+const NormRoles kFeedForwardOutputNorm = {.weight = FineRole::kFeedForwardOutputNorm,
+                                          .down = FineRole::kFeedForwardOutputNormDown,
+                                          .up = FineRole::kFeedForwardOutputNormUp};
+
 constexpr GatedStreams::Roles kGatedMixer = {FineRole::kMixerStreamsNorm,
                                              FineRole::kMixerStreamsDown, FineRole::kMixerStreamsUp,
                                              FineRole::kMixerStreamsInject};
@@ -93,9 +100,8 @@ DecoderLayer::DecoderLayer(const WeightStore& store, const StepContext& context,
                              is_first ? kFirstNorm : kSecondNorm);
     }
     if (block.output_norm) {
-      own.output_norm = hidden_norm(
-          weights, context.spec.hidden, *block.output_norm,
-          {.weight = is_mixer ? FineRole::kAttentionOutputNorm : FineRole::kFeedForwardOutputNorm});
+      own.output_norm = hidden_norm(weights, context.spec.hidden, *block.output_norm,
+                                    is_mixer ? kMixerOutputNorm : kFeedForwardOutputNorm);
     }
     own.sum = ResidualSum(weights, context, block);
     if (const std::size_t rank = block.residual_rank; rank > 0) {

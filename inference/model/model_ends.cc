@@ -115,7 +115,10 @@ OutputHead::OutputHead(const WeightStore& store, const StepContext& context,
   }
   if (context.spec.sources > 0) sources_ = SourceMix(weights, context, FineRole::kHeadSources);
   norm_ = hidden_norm(weights, context.spec.hidden, context.spec.ends.final_norm,
-                      {.weight = Role::kFinalNorm, .bias = FineRole::kFinalNormBias});
+                      {.weight = Role::kFinalNorm,
+                       .bias = FineRole::kFinalNormBias,
+                       .down = FineRole::kFinalNormDown,
+                       .up = FineRole::kFinalNormUp});
   if (hyper && hyper->active) {
     join_ = StreamEnds(weights, context, FineRole::kStreamsJoin);
     return;

@@ -90,7 +90,8 @@ class MlaAttention final : public Mixer {
   std::size_t heads_ = 0;  ///< heads of this rank
   HeadGrowth growth_;
   Linear q_, q_a_, q_b_, kv_a_, kv_b_, o_, gate_;
-  std::vector<float> q_norm_, kv_norm_, rope_key_norm_, sinks_;
+  HiddenNorm q_norm_, kv_norm_;
+  std::vector<float> rope_key_norm_, sinks_;
   std::optional<Indexer> indexer_;
 };
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "formats/base/error.h"
@@ -108,10 +109,11 @@ class GqaAttention final : public Mixer {
 
 // `alpha` of dynamic rope stretches its base once, whatever the length. Without it the base grows
 // behind the last position that the config has, which no context reaches.
-void stretch_by_alpha(ModelConfig& config) {
+void stretch_by_alpha(ModelConfig& config, bool has_alpha) {
   const auto scaling = rope_fields(config);
   const double alpha = scaling ? scaling->optional_real("alpha", 0, 1e9).value_or(0) : 0;
   if (config.rope.type != "dynamic" || (alpha <= 0 && config.max_position_embeddings == 0)) return;
+  if (alpha > 0 && !has_alpha) return;
   if (alpha <= 0) {
     config.rope.type = "default";
     return;
@@ -141,16 +143,29 @@ void set_blocks(Parameters& parameters, GroupedSpec& spec, std::uint32_t layer) 
   spec.blocks = blocks;
 }
 
-// Rows read tokens that index heads chose, in pools whose keys are averaged.
-void set_indexer(Parameters& parameters, GroupedSpec& spec) {
+// Rows read tokens that index heads chose, in pools whose keys are averaged, or pooled by softmax
+// (`indexer_groups`: one choice for each key head).
+void set_indexer(const DecoderSpec& model, const ModelConfig& config, Parameters& parameters,
+                 GroupedSpec& spec) {
   if (!parameters.has("indexer_heads")) return;
-  IndexerSpec indexer{.rope = spec.rope, .averages = true};
+  const std::size_t groups = parameters.count("indexer_groups", 0, kNoneOrFew);
+  IndexerSpec indexer{.rope = spec.rope, .averages = groups == 0};
   parameters.set(indexer, kIndexerRows);
-  if (indexer.head_dim < spec.rope.dim || indexer.topk % indexer.pool != 0) {
+  if (groups > 0) {
+    indexer.by_group = true;
+    indexer.groups = groups;
+    indexer.norm_eps = model.spec.norm.eps;
+    indexer.rope = rope_spec(config.rope, parameters.count("indexer_rotated", 0), false,
+                             rope_bands(config, true));
+    if (groups != spec.kv_heads || indexer.heads % groups != 0)
+      refuse(ErrorCode::kUnsupported, fmt::format("{} index heads in {} groups for {} key heads",
+                                                  indexer.heads, groups, spec.kv_heads));
+  }
+  if (indexer.head_dim < indexer.rope.dim || indexer.topk % indexer.pool != 0) {
     refuse(
         fmt::format("index heads of {} values, of which {} are rotated, that choose {} tokens "
                     "in pools of {} make no indexer",
-                    indexer.head_dim, spec.rope.dim, indexer.topk, indexer.pool));
+                    indexer.head_dim, indexer.rope.dim, indexer.topk, indexer.pool));
   }
   spec.indexer = indexer;
 }
@@ -247,7 +262,7 @@ GroupedSpec GqaAttention::read(const DecoderSpec& model, Parameters& parameters,
     if (!is_scaled) config.rope = {.theta = config.rope.theta};
     config.rope.theta = theta.value_or(config.rope.theta);
   }
-  if (parameters.flag("rope_alpha", false)) stretch_by_alpha(config);
+  stretch_by_alpha(config, parameters.flag("rope_alpha", false));
   GroupedSpec spec =
       grouped_attention(config, {.dim = rotated_values(config, parameters),
                                  .interleaved = parameters.flag("interleaved", false),
@@ -277,7 +292,7 @@ GroupedSpec GqaAttention::read(const DecoderSpec& model, Parameters& parameters,
   }
   spec.growth = growth_of(config, parameters);
   set_blocks(parameters, spec, layer);
-  set_indexer(parameters, spec);
+  set_indexer(model, config, parameters, spec);
   if (parameters.is_set("shares_keys", false)) {
     if (spec.blocks || spec.indexer || spec.experts > 0)
       parameters.refuse(parameters.line(), "layers that share keys choose no tokens or experts");
@@ -313,8 +328,10 @@ MixerMemory GqaAttention::memory(const Spec& spec, std::size_t threads, std::uin
   const BlockIndexSpec blocks = spec.blocks.value_or(BlockIndexSpec());
   // Logits by distance of the heads that are computed at once.
   const DistanceSpec distances = spec.distances.value_or(DistanceSpec());
+  const IndexerSpec indexer = spec.indexer.value_or(IndexerSpec());
   return {.per_row = 2 * (spec.heads + spec.kv_heads) * std::max(spec.head_dim, spec.value_dim) +
                      blocks.heads * (blocks.head_dim + blocks.topk * blocks.size) +
+                     indexer.heads * indexer.head_dim + indexer.groups * indexer.topk +
                      spec.heads * distances.values +
                      std::min(threads, spec.heads) * distances.extent,
           .per_token = spec.kv_heads * (spec.head_dim + spec.value_dim) + 1 +
@@ -590,7 +607,9 @@ void GqaAttention::attend_run(const LayerStep& step, const SequenceRun& run, con
     // Rows that read all that they see come first.
     const auto chosen_of = [&](std::size_t row) -> std::span<const std::uint32_t> {
       if (chosen.empty() || row >= run.count) return {};
-      const std::size_t n = spec_.blocks ? spec_.blocks->heads : 1;
+      const std::size_t n = spec_.blocks    ? spec_.blocks->heads
+                            : spec_.indexer ? spec_.indexer->groups
+                                            : 1;
       return chosen[(run.first_row + row) * n + (first_head_ + head) * n / spec_.heads];
     };
     std::size_t n_dense = 0;
@@ -665,8 +684,13 @@ Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
   auto chosen = blocks_ ? blocks_->choose(step, x) : BlockChooser::Chosen();
   if (indexer_) {
     indexer_->select(step, x, Matrix());
-    chosen = step.selection;
-    step.show(chosen);
+    // One choice for each row can be handed on, and shown.
+    if (spec_.indexer->by_group) {
+      chosen = std::exchange(step.selection, {});
+    } else {
+      chosen = step.selection;
+      step.show(chosen);
+    }
   }
   for (const SequenceRun& run : step.rows.runs)
     attend_run(step, run, queries, distances, chosen, attended);

@@ -33,15 +33,15 @@ void through_fp8(std::span<float> head, bool power_of_two) {
   }
 }
 
-// Tokens of the chosen pools, and those of the pool that is not finished.
+// Tokens of the chosen pools, and those from the first that no row may leave out.
 std::vector<std::uint32_t> tokens_of(std::span<const std::uint32_t> chosen, std::size_t pool,
-                                     std::size_t n_tokens) {
+                                     std::size_t from, std::size_t n_tokens) {
   std::vector<std::uint32_t> tokens;
   for (const std::uint32_t number : chosen) {
     for (std::size_t i = 0; i < pool; ++i)
       tokens.push_back(static_cast<std::uint32_t>(number * pool + i));
   }
-  for (std::size_t t = n_tokens / pool * pool; t < n_tokens; ++t)
+  for (std::size_t t = from; t < n_tokens; ++t)
     tokens.push_back(static_cast<std::uint32_t>(t));
   return tokens;
 }
@@ -101,8 +101,20 @@ Indexer::Indexer(const BlockWeights& weights, const StepContext& context, const 
 Indexer::Indexer(const BlockWeights& weights, const StepContext& context, const IndexerSpec& spec)
     : spec_(spec), rope_(spec.rope) {
   const std::size_t n = spec.heads * spec.head_dim, width = spec.head_dim;
-  std::vector<Linear> both = weights.linears(
-      FineRole::kIndexerQk, {{n, {0, n}}, {width, {0, width}}}, context.spec.hidden);
+  const std::size_t hidden = context.spec.hidden;
+  if (spec.by_group) {
+    queries_ = weights.linear(Role::kIndexerQ, n, hidden);
+    keys_ = weights.linear(Role::kIndexerK, width, hidden);
+    weights_ = weights.linear(Role::kIndexerWeights, spec.heads, hidden);
+    pool_logits_ = weights.linear(FineRole::kIndexerPoolGate, width, hidden);
+    place_logits_.assign(spec.pool * width, 0.0F);
+    query_norm_ = norm_weights(weights, context.spec, FineRole::kIndexerQNorm, width);
+    key_norm_ = weights.vector(Role::kIndexerKNorm, {width});
+    key_bias_ = weights.vector(FineRole::kIndexerKNormBias, {width});
+    return;
+  }
+  std::vector<Linear> both =
+      weights.linears(FineRole::kIndexerQk, {{n, {0, n}}, {width, {0, width}}}, hidden);
   queries_ = std::move(both[0]);
   keys_ = std::move(both[1]);
   query_norm_ = norm_weights(weights, context.spec, FineRole::kIndexerQNorm, width);
@@ -192,7 +204,7 @@ void Indexer::prepare(const StepContext& context, std::span<const std::uint32_t>
 Matrix Indexer::project_queries(const StepContext& context, const StepRows& rows, const Matrix& x,
                                 const Matrix& latent_queries) const {
   Matrix queries;
-  if (spec_.averages) {
+  if (spec_.averages || spec_.by_group) {
     queries = rounded_product(context, queries_, x);
     norm_heads(context, query_norm_, queries);
   } else if (spec_.from_input) {
@@ -229,9 +241,11 @@ void Indexer::select(const LayerStep& step, const Matrix& x, const Matrix& laten
   } else {
     step.write(kIndexKeyStream, keys.view());
   }
-  selection.assign(x.rows(), {});
+  selection.assign(x.rows() * spec.groups, {});
   // Keys that a row may choose from, and how many it may.
-  const auto keys_of = [&](std::size_t n_tokens) { return n_tokens / spec.pool; };
+  const auto keys_of = [&](std::size_t n_tokens) {
+    return (n_tokens - (spec.by_group ? 1 : 0)) / spec.pool;
+  };
   const std::size_t most = spec.topk / spec.pool;
   if (std::all_of(rows.runs.begin(), rows.runs.end(),
                   [&](const SequenceRun& run) { return keys_of(run.total()) <= most; })) {
@@ -263,13 +277,20 @@ void Indexer::select(const LayerStep& step, const Matrix& x, const Matrix& laten
       for (std::size_t h = 0; fp8 && h < spec.heads; ++h) {
         through_fp8(heads.subspan(h * spec.head_dim, spec.head_dim), spec.power_of_two_keys);
       }
-      const std::vector<float> scores =
-          index_scores({heads.data(), spec.heads, spec.head_dim, spec.head_dim}, weights.row(r),
-                       seen_keys, seen);
-      const std::vector<std::uint32_t> chosen = best_positions(scores, most);
-      if (step.taps.near_ties != nullptr && is_near_tie(scores, chosen))
+      bool is_near = false;
+      const std::size_t n = spec.heads / spec.groups;
+      for (std::size_t g = 0; g < spec.groups; ++g) {
+        const float* first = heads.data() + g * n * spec.head_dim;
+        const std::vector<float> scores = index_scores(
+            {first, n, spec.head_dim, spec.head_dim}, weights.row(r).subspan(g * n, n), seen_keys,
+            seen);
+        const std::vector<std::uint32_t> chosen = best_positions(scores, most);
+        is_near = is_near || is_near_tie(scores, chosen);
+        selection[r * spec.groups + g] =
+            tokens_of(chosen, spec.pool, seen * spec.pool, n_tokens);
+      }
+      if (is_near && step.taps.near_ties != nullptr)
         ++std::atomic_ref(step.taps.near_ties->indexer);
-      selection[r] = tokens_of(chosen, spec.pool, n_tokens);
     });
   }
 }

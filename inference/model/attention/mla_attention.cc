@@ -28,6 +28,15 @@ namespace {
 // Expanded keys and values of some heads take about this many values.
 constexpr std::size_t kExpandedValues = std::size_t{16} << 20U;
 
+// The norm of a latent, whose product is scaled.
+HiddenNorm latent_norm(const BlockWeights& weights, std::size_t width, NormSpec form, float scale,
+                       const NormRoles& roles) {
+  form.gate_factor *= scale;
+  HiddenNorm norm = hidden_norm(weights, width, form, roles);
+  for (float& weight : norm.weight) weight *= norm.down.empty() ? scale : 1.0F;
+  return norm;
+}
+
 Matrix side_by_side(const Matrix& left, const Matrix& right) {
   Matrix both(left.rows(), left.cols() + right.cols());
   for (std::size_t r = 0; r < both.rows(); ++r) {
@@ -171,7 +180,8 @@ LatentSpec MlaAttention::read(const DecoderSpec& model, Parameters& parameters,
   spec.sinks = parameters.flag("sinks", false);
   spec.heads_grow = parameters.flag("heads_grow", false);
   spec.growth = growth_of(model.config, parameters);
-  if (parameters.flag("own_norm_eps", false)) spec.latent_norm_eps = model.spec.norm.eps;
+  if (parameters.flag("own_norm_eps", false)) spec.latent_norm.eps = model.spec.norm.eps;
+  if (parameters.flag("own_norms", false)) spec.latent_norm = model.spec.norm;
   const auto latent_scale = [&](const char* flag, std::size_t width) {
     if (!parameters.flag(flag, false) || width == 0) return 1.0F;
     return static_cast<float>(
@@ -240,8 +250,10 @@ MlaAttention::MlaAttention(const BlockWeights& weights, const StepContext& conte
   if (spec_.rope_dim > 0) rope_ = with_learned_frequencies(weights.store(), spec_.rope);
   if (spec_.q_lora > 0) {
     q_a_ = weights.linear(Role::kQaProj, spec_.q_lora, hidden);
-    q_norm_ = weights.vector(Role::kQaNorm, {spec_.q_lora});
-    for (float& weight : q_norm_) weight *= spec_.query_latent_scale;
+    q_norm_ = latent_norm(weights, spec_.q_lora, spec_.latent_norm, spec_.query_latent_scale,
+                          {.weight = Role::kQaNorm,
+                           .down = FineRole::kQaNormDown,
+                           .up = FineRole::kQaNormUp});
     const std::size_t n_inputs = (spec_.gates_queries ? 2 : 1) * spec_.q_lora;
     q_b_ = weights.linear(Role::kQbProj, spec_.heads * per_query, n_inputs, rows_of(per_query),
                           {0, n_inputs});
@@ -251,8 +263,10 @@ MlaAttention::MlaAttention(const BlockWeights& weights, const StepContext& conte
   }
   if (!spec_.keys_of) {
     kv_a_ = weights.linear(Role::kKvaProj, spec_.kv_lora + spec_.rope_dim, hidden);
-    kv_norm_ = weights.vector(Role::kKvaNorm, {spec_.kv_lora});
-    for (float& weight : kv_norm_) weight *= spec_.key_latent_scale;
+    kv_norm_ = latent_norm(weights, spec_.kv_lora, spec_.latent_norm, spec_.key_latent_scale,
+                           {.weight = Role::kKvaNorm,
+                            .down = FineRole::kKvaNormDown,
+                            .up = FineRole::kKvaNormUp});
     if (spec_.norms_rope_key)
       rope_key_norm_ = weights.vector(FineRole::kRopeKeyNorm, {spec_.rope_dim});
   }
@@ -293,8 +307,7 @@ MlaAttention::Queries MlaAttention::project_queries(const StepContext& context, 
   Queries queries;
   if (spec_.q_lora > 0) {
     const Matrix plain = rounded_product(context, q_a_, x);
-    queries.latent = Matrix(x.rows(), spec_.q_lora);
-    rms_norm(context.profile, plain.view(), q_norm_, spec_.latent_norm_eps, queries.latent.view());
+    queries.latent = normed(context, plain, q_norm_);
     if (spec_.gates_queries) {
       split_gates(rounded_product(context, q_b_, side_by_side(queries.latent, plain)), queries);
     } else {
@@ -315,11 +328,15 @@ void MlaAttention::cache_rows(const LayerStep& step, const Matrix& x,
                               const RopeAngles& angles) const {
   if (spec_.keys_of) return;
   Matrix latents = rounded_product(step.context, kv_a_, x);
-  rms_norm(step.context.profile, latents.columns(0, spec_.kv_lora), kv_norm_, spec_.latent_norm_eps,
-           latents.columns(0, spec_.kv_lora));
+  Matrix plain(latents.rows(), spec_.kv_lora);
+  for (std::size_t r = 0; r < latents.rows(); ++r)
+    std::ranges::copy(latents.row(r).first(spec_.kv_lora), plain.row(r).begin());
+  plain = normed(step.context, plain, kv_norm_);
+  for (std::size_t r = 0; r < latents.rows(); ++r)
+    std::ranges::copy(plain.row(r), latents.row(r).begin());
   if (!rope_key_norm_.empty()) {
     const auto keys = latents.columns(spec_.kv_lora, spec_.rope_dim);
-    rms_norm(step.context.profile, keys, rope_key_norm_, spec_.latent_norm_eps, keys);
+    rms_norm(step.context.profile, keys, rope_key_norm_, spec_.latent_norm.eps, keys);
   }
   for (std::size_t r = 0; r < x.rows(); ++r) {
     angles.rotate(r, latents.row(r).subspan(spec_.kv_lora, rope_.dim));

@@ -42,6 +42,7 @@ struct DeltaNetSpec {
   bool decay_per_key = false;     ///< true: a decay per key (Kimi); false: one per head
   bool silu_gate = false;         ///< SiLU for the gate of the normalized output; else sigmoid
   bool twofold_beta = false;      ///< beta is up to 2, so that a state may change its sign
+  float norm_adds = 0, norm_factor = 1.0F;  ///< weights of the output's norm: (w + adds) factor
   std::optional<float> norm_eps;  ///< epsilon of the output's norm; nullopt: the model's
   bool operator==(const DeltaNetSpec&) const = default;
 };
@@ -54,6 +55,8 @@ constexpr std::array kDeltaNetRows = {
     ParameterRow<DeltaNetSpec>{"kernel", &DeltaNetSpec::kernel, kKernel},
     ParameterRow<DeltaNetSpec>{"decay_per_key", &DeltaNetSpec::decay_per_key},
     ParameterRow<DeltaNetSpec>{"silu_gate", &DeltaNetSpec::silu_gate},
+    ParameterRow<DeltaNetSpec>{"norm_adds", &DeltaNetSpec::norm_adds, kAnyReal},
+    ParameterRow<DeltaNetSpec>{"norm_factor", &DeltaNetSpec::norm_factor, kAnyReal},
     ParameterRow<DeltaNetSpec>{"twofold_beta", &DeltaNetSpec::twofold_beta}};
 
 constexpr float kNormalizeEps = 1e-6F;
@@ -181,6 +184,7 @@ DeltaNet::DeltaNet(const BlockWeights& weights, const StepContext& context, cons
   for (float& rate : rate_) rate = exp_f32(rate);
   decay_bias_ = weights.vector(FineRole::kLinearStepBias, {decays(spec)});
   norm_ = weights.vector(FineRole::kLinearNorm, {spec.value_dim});
+  for (float& weight : norm_) weight = (weight + spec.norm_adds) * spec.norm_factor;
   out_ = weights.linear(formats::Role::kLinearAttentionOut, hidden, value_values(spec));
 }
 

@@ -58,6 +58,19 @@ struct DistanceSpec {
   bool operator==(const DistanceSpec&) const = default;
 };
 
+/// A norm of hidden states: weight x / root(mean x^2 + eps).
+struct NormSpec {
+  float eps = 1e-6F;
+  float adds = 0;  ///< number that is added to the weights
+  /// Layer norm, with the bias that is there; else an RMS norm.
+  bool is_layer = false;
+  bool is_plain = false;      ///< flag: it has no weights
+  bool weighs_first = false;  ///< flag: the product with the weights is normed
+  std::size_t gate_rank = 0;  ///< norms that have gates: y sigmoid(up silu(down y)), of this rank
+  float gate_factor = 1.0F;   ///< number that gates are multiplied with
+  bool operator==(const NormSpec&) const = default;
+};
+
 /// The lightning indexer of sparse attention.
 struct IndexerSpec {
   std::size_t heads = 0, head_dim = 0, topk = 0;
@@ -71,6 +84,11 @@ struct IndexerSpec {
   /// Queries and keys are of one matrix, and each head has an RMS norm. The key of a pool is the
   /// mean of its tokens', normed and rotated as at the first of them, and all heads weigh the same.
   bool averages = false;
+  /// Queries are made of the layer's input, and each head has an RMS norm. Each of `groups` runs of
+  /// heads chooses for its key head, and a row always sees the pool that it is in, also where it is
+  /// the last of it.
+  bool by_group = false;
+  std::size_t groups = 1;
   bool rotates_last = false;  ///< rope turns the last values of a head, not the first
   float norm_eps = 1e-6F;     ///< epsilon of the norm of keys
   /// Hadamard transform and FP8, as the reference code, in profile kNative.
@@ -125,7 +143,7 @@ struct LatentSpec {
   std::size_t heads = 0, q_lora = 0, kv_lora = 0, nope = 0, rope_dim = 0, v = 0;
   RopeSpec rope;  ///< rotation of the last rope_dim values of a head; none without frequencies
   float softmax_scale = 1.0F;
-  float latent_norm_eps = 1e-6F;  ///< epsilon of q_a_layernorm and kv_a_layernorm
+  NormSpec latent_norm;  ///< form of q_a_layernorm and kv_a_layernorm
   bool head_gate = false;   ///< each head's output times sigmoid of one value of a product of x
   bool value_gate = false;  ///< head_gate with a value of the product for each value of a head
   /// q_b_proj takes the query latent before its norm too, and gives such a gate behind each query.

@@ -39,18 +39,6 @@ struct GateForm {
   bool operator==(const GateForm&) const = default;
 };
 
-/// A norm of hidden states: weight x / root(mean x^2 + eps).
-struct NormSpec {
-  float eps = 1e-6F;
-  float adds = 0;  ///< number that is added to the weights
-  /// Layer norm, with the bias that is there; else an RMS norm.
-  bool is_layer = false;
-  bool is_plain = false;      ///< flag: it has no weights
-  bool weighs_first = false;  ///< flag: the product with the weights is normed
-  std::size_t gate_rank = 0;  ///< norms that have gates: y sigmoid(up silu(down y)), of this rank
-  bool operator==(const NormSpec&) const = default;
-};
-
 /// An MLP: down(gated(gate x, up x)), or without a gate down(relu(up x)^2), unless `gate` names
 /// another function.
 struct MlpSpec {

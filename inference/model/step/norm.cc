@@ -101,7 +101,7 @@ Matrix normed(const StepContext& context, const Matrix& x, const HiddenNorm& nor
   round_between(profile, inner.values());
   const Matrix gates = rounded_product(context, norm.up, inner);
   for (std::size_t i = 0; i < gates.values().size(); ++i)
-    out.values()[i] *= sigmoid_f32(gates.values()[i]);
+    out.values()[i] *= norm.form.gate_factor * sigmoid_f32(gates.values()[i]);
   round_between(profile, out.values());
   return out;
 }

@@ -413,6 +413,7 @@ TEST(ReleasedWords, WindowsOfQwenAndSmolAreSwitchedOn) {
             Json({full, sliding, full}));
   EXPECT_EQ(types("smollm3", R"("use_sliding_window": true, "no_rope_layers": [0, 1, 1])"),
             Json({sliding, full, full}));
+  EXPECT_EQ(types("qwen2_moe", on), Json({sliding, full, full}));
   EXPECT_EQ(types("qwen2", R"("use_sliding_window": false)"), Json());
 }
 
