@@ -4,8 +4,8 @@
 #                             and undefined-behaviour sanitizers
 # scripts/test.sh --times     every test that is not labelled slow, one after the other: the CPU-seconds of each next to
 #                             those in tests/durations.txt, which `--times --write` replaces
-# scripts/test.sh --aarch64   formats and quantize cross-compiled for 64-bit ARM, and their tests in an emulator. On
-#                             Debian only, whose archive has the libraries
+# scripts/test.sh --aarch64   formats and quantize cross-compiled for 64-bit ARM, and their tests in an emulator; and whether
+#                             conversions have one digest there and here. On Debian only, whose archive has the libraries
 # scripts/test.sh --all       every test, also the slow ones; all that are not slow once more under the address,
 #                             undefined-behaviour and thread sanitizers; on Debian most of them for 64-bit ARM, and its
 #                             outputs compared with those of this machine, and as root the packages of both processors
@@ -58,8 +58,10 @@ case "${1:-}" in
     exit ;;
   --aarch64)
     scripts/deps.sh --aarch64
-    scripts/build.sh aarch64 formats_tests quantize_tests
-    run_quick aarch64 -R '^(formats|quantize)$'
+    scripts/build.sh aarch64 formats_tests quantize_tests output_digests
+    # The same program for this processor, of libraries that all other tests need.
+    scripts/build.sh release output_digests
+    run_quick aarch64 -R '^(formats|quantize|one_digest)$'
     exit ;;
   --all) ;;
   *) echo "usage: scripts/test.sh [--sanitize | --times [--write] | --aarch64 | --all]" >&2; exit 2 ;;
