@@ -1,6 +1,7 @@
 #include "library/conversion.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,9 +11,11 @@
 #include "convert/output/apart.h"
 #include "convert/output/output_directory.h"
 #include "convert/output/version.h"
+#include "convert/plan/repair.h"
 #include "convert/recipe/kv_ranges.h"
 #include "convert/run/memory/given_tensors.h"
 #include "formats/base/error.h"
+#include "formats/checkpoint/promised_tensors.h"
 #include "formats/files/hub_cache.h"
 #include "formats/first_layers.h"
 #include "formats/json/json.h"
@@ -114,6 +117,47 @@ convert::ExpertSelection selection_of(const PruneOptions& options) {
           .statistics = options.statistics,
           .keep_map = options.keep_map,
           .list = options.list};
+}
+
+struct OpenedCheckpoint {
+  std::shared_ptr<const Checkpoint> source;
+  std::string index_fault;
+};
+
+/// True if weights are missing that config.json promises. Layers for multi-token prediction may be
+/// left out as a whole.
+bool lacks_weights(const Checkpoint& source) {
+  using formats::Gap;
+  const formats::MissingTensors missing(source);
+  return std::ranges::any_of(
+      std::array{Gap::kMtpTensor, Gap::kIndexer, Gap::kCorrectionBias, Gap::kExpert, Gap::kOther},
+      [&](Gap gap) { return !missing.of(gap).empty(); });
+}
+
+/// Opens by the index; where that fails, by the files that are here.
+OpenedCheckpoint open_broken(const RepairOptions& options, const convert::Allowances& allow,
+                             std::size_t threads) {
+  formats::OpenOptions how{.family = options.family,
+                           .allow_unknown = &allow.unknown_tensor,
+                           .allow_duplicate = &allow.duplicate_tensor,
+                           .merges_copies = true,
+                           .threads = threads};
+  const auto open = [&] {
+    return std::make_shared<const Checkpoint>(Checkpoint::open(options.input, how));
+  };
+  try {
+    return {open(), {}};
+  } catch (const Error& error) {
+    how.ignores_index = true;
+    std::shared_ptr<const Checkpoint> source;
+    try {
+      source = open();
+    } catch (const Error&) {
+    }
+    // A file that did not arrive is no fault of the index.
+    if (source == nullptr || lacks_weights(*source)) throw;
+    return {std::move(source), error.what()};
+  }
 }
 
 }  // namespace
@@ -446,6 +490,50 @@ void declare_rest(FlagTable& table, ConvertOptions& options, JobOptions& job) {
                 belongs_to("--verify", [&options, &job] {
                   return !options.gate.levels.empty() || job.execute.lossless_only;
                 }));
+}
+
+void declare_repair(FlagTable& table, RepairOptions& options) {
+  table.add(FlagGroup::kSource,
+            {family_flag(&options.family, "model family instead of config.json's"),
+             family_file_flag(&options.family), allow_flag(options.target)});
+  table.add(FlagGroup::kTarget,
+            {{"--dialect", &options.dialect,
+              "layout of the quantized tensors, if it is not known any more: deepseek, "
+              "compressed-tensors, modelopt, modelslim, mxfp4 (default: as it is recognized)"},
+             {"--links",
+              &options.links,
+              "yes (default): unchanged files are hard links to those of the source; no: all are "
+              "written",
+              {.words = {"yes", "no"}}}});
+}
+
+Repair plan_repair(const RepairOptions& options, std::size_t threads) {
+  if (shard::is_sliced(options.input)) {
+    throw Error(ErrorCode::kUnsupported,
+                "holds slices of ranks (put them together with ingot merge, repair that, and cut "
+                "it again)")
+        .in_file(options.input);
+  }
+  convert::Recipe recipe = make_recipe(options.target);
+  OpenedCheckpoint opened = open_broken(options, recipe.allow, threads);
+  const Checkpoint& source = *opened.source;
+  if (source.dialect().is_read_only) {
+    throw Error(ErrorCode::kUnsupported,
+                "is in dialect {}, which is read and never written (ingot convert makes "
+                "compressed-tensors of it)",
+                source.dialect().name)
+        .in_file(options.input);
+  }
+  recipe.choices.dialect = options.dialect.empty()
+                               ? std::string(convert::repaired_dialect(source).name)
+                               : options.dialect;
+  recipe.choices.repair =
+      std::make_shared<const convert::RepairFacts>(convert::read_repair_facts(source));
+  convert::PlanOptions plan;
+  plan.links = options.links == "yes";
+  return {.conversion = {.source = opened.source,
+                         .plan = convert::plan_conversion(source, std::move(recipe), plan)},
+          .index_fault = std::move(opened.index_fault)};
 }
 
 }  // namespace ingot::library

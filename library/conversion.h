@@ -119,4 +119,21 @@ Conversion plan_conversion(const ConvertOptions& options, ConversionRequest requ
 void add_gate(const ConvertOptions& options, JobOptions& job, const convert::Plan& plan,
               std::function<void(const verify::Report&, formats::Json document)> judged);
 
+/// Options of `ingot repair` that decide bytes, as given.
+struct RepairOptions {
+  std::string input, family, dialect, links = "yes";
+  TargetFlags target;  ///< allowances; no other flag of it
+};
+/// Declares all but the input.
+void declare_repair(FlagTable& table, RepairOptions& options);
+
+/// The plan of a repair.
+struct Repair {
+  Conversion conversion;
+  std::string index_fault;  ///< fault of an index that is not of these files; empty: none
+};
+/// Opens the checkpoint, by its index or, where that is not of its files, by these, and makes the
+/// plan. Throws kUnsupported for slices of ranks, and for a dialect that is never written.
+Repair plan_repair(const RepairOptions& options, std::size_t threads);
+
 }  // namespace ingot::library

@@ -1,7 +1,5 @@
 #include <algorithm>
-#include <array>
 #include <memory>
-#include <optional>
 #include <ostream>
 
 #include <fmt/format.h>
@@ -10,20 +8,16 @@
 #include "cli/commands/job.h"
 #include "cli/terminal/answer.h"
 #include "cli/terminal/terminal.h"
-#include "convert/convert.h"
 #include "convert/output/apart.h"
-#include "convert/plan/repair.h"
 #include "formats/base/printable.h"
-#include "formats/checkpoint/promised_tensors.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/nested_config.h"
 #include "formats/family/text_names.h"
 #include "formats/files/hub_cache.h"
 #include "formats/json/json.h"
 #include "formats/text/list_text.h"
+#include "library/conversion.h"
 #include "library/options/flag_table.h"
-#include "library/options/target_flags.h"
-#include "shard/join/source.h"
 
 namespace ingot::cli {
 
@@ -33,47 +27,9 @@ using formats::Json;
 namespace {
 
 struct RepairFlags {
-  std::string input, family, dialect, links = "yes";
-  TargetFlags target;  // only --allow
+  library::RepairOptions options;
   JobFlags job;
 };
-
-struct Opened {
-  Checkpoint source;
-  std::string index_fault;  ///< fault of an index that is not of these files; empty: none
-};
-
-// True if weights are missing that config.json promises. Layers for multi-token prediction may be
-// left out as a whole.
-bool lacks_weights(const Checkpoint& source) {
-  using formats::Gap;
-  const formats::MissingTensors missing(source);
-  return std::ranges::any_of(
-      std::array{Gap::kMtpTensor, Gap::kIndexer, Gap::kCorrectionBias, Gap::kExpert, Gap::kOther},
-      [&](Gap gap) { return !missing.of(gap).empty(); });
-}
-
-// By the index; where that fails, by the files that are here.
-Opened open(const RepairFlags& flags, const convert::Allowances& allow) {
-  formats::OpenOptions options{.family = flags.family,
-                               .allow_unknown = &allow.unknown_tensor,
-                               .allow_duplicate = &allow.duplicate_tensor,
-                               .merges_copies = true,
-                               .threads = threads_of(flags.job.execute.threads)};
-  try {
-    return {Checkpoint::open(flags.input, options), {}};
-  } catch (const Error& error) {
-    options.ignores_index = true;
-    std::optional<Checkpoint> source;
-    try {
-      source = Checkpoint::open(flags.input, options);
-    } catch (const Error&) {
-    }
-    // A file that did not arrive is no fault of the index.
-    if (!source || lacks_weights(*source)) throw;
-    return {*std::move(source), error.what()};
-  }
-}
 
 // A value in a line: lists by their size.
 std::string short_text(const Json& value) {
@@ -122,10 +78,10 @@ std::vector<std::string> changes_of(const Json& before, const Json& after) {
   return lines;
 }
 
-std::vector<std::string> mended_lines(const convert::Plan& plan, const Opened& opened) {
+std::vector<std::string> mended_lines(const convert::Plan& plan, const std::string& index_fault) {
   std::vector<std::string> lines;
-  if (!opened.index_fault.empty())
-    lines.push_back(fmt::format("the index is rebuilt: {}", opened.index_fault));
+  if (!index_fault.empty())
+    lines.push_back(fmt::format("the index is rebuilt: {}", index_fault));
   const Checkpoint& source = plan.source;
   if (plan.json.config != source.config_text()) {
     const formats::ModelConfig written =
@@ -156,33 +112,14 @@ std::vector<std::string> mended_lines(const convert::Plan& plan, const Opened& o
 }
 
 int run_repair(RepairFlags& flags) {
-  flags.input = formats::checkpoint_directory(flags.input).string();
-  convert::require_apart({.folders = {flags.input}}, flags.job.output);
-  if (shard::is_sliced(flags.input)) {
-    throw Error(ErrorCode::kUnsupported,
-                "holds slices of ranks (put them together with ingot merge, repair that, and cut "
-                "it again)")
-        .in_file(flags.input);
-  }
-  flags.job.execute.stamps.add(flags.input);
-  convert::Recipe recipe = make_recipe(flags.target);
-  const Opened opened = open(flags, recipe.allow);
-  if (opened.source.dialect().is_read_only) {
-    throw Error(ErrorCode::kUnsupported,
-                "is in dialect {}, which is read and never written (ingot convert makes "
-                "compressed-tensors of it)",
-                opened.source.dialect().name)
-        .in_file(flags.input);
-  }
-  recipe.choices.dialect = flags.dialect.empty()
-                               ? std::string(convert::repaired_dialect(opened.source).name)
-                               : flags.dialect;
-  recipe.choices.repair =
-      std::make_shared<const convert::RepairFacts>(convert::read_repair_facts(opened.source));
-  convert::PlanOptions options;
-  options.links = flags.links == "yes";
-  const convert::Plan plan = convert::plan_conversion(opened.source, std::move(recipe), options);
-  const std::vector<std::string> lines = mended_lines(plan, opened);
+  std::string& input = flags.options.input;
+  input = formats::checkpoint_directory(input).string();
+  convert::require_apart({.folders = {input}}, flags.job.output);
+  flags.job.execute.stamps.add(input);
+  const library::Repair repair =
+      library::plan_repair(flags.options, threads_of(flags.job.execute.threads));
+  const convert::Plan& plan = repair.conversion.plan;
+  const std::vector<std::string> lines = mended_lines(plan, repair.index_fault);
   if (answer().is_json) {
     answer().add({{"changes", lines}});
   } else {
@@ -197,20 +134,9 @@ std::function<int()> declare_repair(FlagTable& table) {
   auto flags = std::make_shared<RepairFlags>();
   table.add(
       FlagGroup::kCommon,
-      {required("input", &flags->input, "directory of the checkpoint", ValueKind::kCheckpoint),
+      {required("input", &flags->options.input, "directory of the checkpoint", ValueKind::kCheckpoint),
        required_output("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
-  table.add(FlagGroup::kSource,
-            {family_flag(&flags->family, "model family instead of config.json's"),
-             family_file_flag(&flags->family), allow_flag(flags->target)});
-  table.add(FlagGroup::kTarget,
-            {{"--dialect", &flags->dialect,
-              "layout of the quantized tensors, if it is not known any more: deepseek, "
-              "compressed-tensors, modelopt, modelslim, mxfp4 (default: as it is recognized)"},
-             {"--links",
-              &flags->links,
-              "yes (default): unchanged files are hard links to those of the source; no: all are "
-              "written",
-              {.words = {"yes", "no"}}}});
+  library::declare_repair(table, flags->options);
   declare_job(table, flags->job);
   table.footer =
       "Examples:\n"

@@ -13,9 +13,11 @@
 #include "convert/job/job_identity.h"
 #include "convert/output/manifest_writer.h"
 #include "convert/output/version.h"
+#include "convert/recipe/composition.h"
 #include "convert/recipe/recipe.h"
 #include "formats/base/error.h"
 #include "formats/base/foreign_files.h"
+#include "formats/composed.h"
 #include "formats/family/families.h"
 #include "formats/files/hub_cache.h"
 #include "formats/json/json.h"
@@ -38,13 +40,21 @@ namespace {
 constexpr const char* kRemedy = "it was changed, or is another version's";
 constexpr const char* kExpertMap = "expert-map";
 constexpr const char* kFamilyFile = "family-file";
+// Settings of other commands than convert: the lists of all prunings that an output has behind it,
+// true for a repair, and an object with the words of a composition.
 constexpr const char* kKeptExperts = "kept-experts";
+constexpr const char* kRepair = "repair";
+constexpr const char* kComposition = "compose";
 
-// The options that convert has for its output, to which settings are given.
+// The options that convert has for its output, to which settings are given; with `composes` those
+// of compose.
 struct TargetTable {
   library::ConvertOptions options;
   FlagTable table;
-  TargetTable() { library::declare_target(table, options); }
+  explicit TargetTable(bool composes = false) {
+    options.composes = composes;
+    library::declare_target(table, options);
+  }
 };
 
 // Options whose values are files that decide bytes.
@@ -74,17 +84,39 @@ void put_slicing(const Json& slicing, Json& settings) {
   for (const char* name : {"tp", "ep", "etp", "pp"}) settings.erase(name);
 }
 
+// The words of a recipe of several sources, with names in place of directories.
+Json composition_recorded(const formats::Manifest& manifest, const Json& words) {
+  Json composition = words;
+  composition["rules"] = composition["givers"] = Json::array();
+  for (const Json& rule : manifest.recipe.at("rules")) {
+    if (rule.at("origin") != std::string_view("--recipe")) continue;
+    composition["rules"].push_back({{"match", rule.at("match")},
+                                    {"scheme", rule.at("scheme")},
+                                    {"from", formats::text_at(rule, "from")}});
+  }
+  for (const Json& giver : manifest.sources) {
+    if (giver.at("name") != formats::kBaseGiver)
+      composition["givers"].push_back(
+          {{"name", giver.at("name")}, {"as", formats::text_at(giver, "as")}});
+  }
+  return composition;
+}
+
+// Settings that decide nothing in a repair, whose recipe has no choice but these.
+Json repair_recorded(Json all, const Json& recipe) {
+  Json settings = {{kRepair, true}, {"links", recipe.at("links")}};
+  for (const char* name : {"family", kFamilyFile, "dialect", "allow"}) {
+    if (all.contains(name)) settings[name] = all[name];
+  }
+  return settings;
+}
+
 Json settings_recorded(const formats::Manifest& manifest) {
   const Json& recipe = manifest.recipe;
   Json all = convert::settings_of(recipe);
-  if (all.value("repair", false)) {
-    throw Error(ErrorCode::kUnsupported,
-                "was made by ingot repair, which corrects what it finds in its source: only "
-                "conversions are made again");
-  }
-  if (all.contains("compose") || all.contains("edits")) {
-    throw Error(ErrorCode::kUnsupported,
-                "was made by ingot compose of several sources: only conversions are made again");
+  if (all.contains(kComposition)) {
+    all[kComposition] = composition_recorded(manifest, all[kComposition]);
+    for (const char* name : {"edits", "recipe"}) all.erase(name);
   }
   // The record of an adapter has the options that belong to it.
   if (all.contains("lora")) {
@@ -92,7 +124,7 @@ Json settings_recorded(const formats::Manifest& manifest) {
     if (adapter.at("scale") != 1) all["lora-scale"] = adapter.at("scale");
     all["expert-b-order"] = formats::json_member(adapter, "expert_b_order");
   }
-  for (Json& rule : all["recipe"]) all["rule"].push_back(rule);
+  for (Json& rule : formats::json_member(all, "recipe")) all["rule"].push_back(rule);
   all.erase("recipe");
   if (all.contains("group-size") && all["group-size"] == 0) all["group-size"] = "row";
   all["family"] = manifest.family;
@@ -105,6 +137,7 @@ Json settings_recorded(const formats::Manifest& manifest) {
   for (const char* name : {"align", "files", "order"})
     all[name] = formats::json_member(recipe, name);
   if (recipe.contains("slicing")) put_slicing(recipe.at("slicing"), all);
+  if (all.contains(kRepair)) all = repair_recorded(std::move(all), recipe);
   Json settings = Json::object();
   const std::vector<std::string> files = file_options();
   for (const auto& [name, value] : all.items()) {
@@ -161,6 +194,64 @@ std::optional<formats::KeptExperts> experts_kept_by(const Json& lists, const fs:
   return formats::parse_kept_experts(lists.back(), output.string());
 }
 
+// Takes settings that all have to be flags of the table.
+void take_known(const Json& settings, FlagTable& table, const fs::path& output) {
+  for (const auto& [name, value] : settings.items()) {
+    if (std::ranges::find(table.rows, name, [](const FlagTable::Row& row) {
+          return key_of(row.flag);
+        }) != table.rows.end())
+      continue;
+    throw Error(ErrorCode::kUnsupported,
+                "was made with '{}', which is no option of what this version makes again", name)
+        .in_file(output.string());
+  }
+  take_settings(settings, table);
+}
+
+Conversion repaired_again(const Json& settings, const fs::path& output, const GivenSource& given) {
+  library::RepairOptions options;
+  FlagTable table;
+  library::declare_repair(table, options);
+  take_known(settings, table, output);
+  options.input = formats::checkpoint_directory(given.directory).string();
+  return library::plan_repair(options, given.threads).conversion;
+}
+
+// The sources and rules of a composition, from its record and the directories that are given.
+void compose_again(const Json& words, std::map<std::string, std::string> directories,
+                   const fs::path& output, const library::ConvertOptions& options,
+                   library::ConversionRequest& request) {
+  using convert::GiverKind;
+  convert::Composition& composition = *request.composition;
+  composition.where = output.string();
+  composition.takes_base_side_files = formats::text_at(words, "side-files") == "base";
+  composition.rescales = formats::text_at(words, "fused") == "rescale";
+  std::set<std::string> sources = {std::string(formats::kBaseGiver)};
+  const auto add = [&](GiverKind kind, std::string name, const std::string& path) {
+    composition.givers.push_back(
+        {.kind = kind, .name = std::move(name), .path = formats::checkpoint_directory(path)});
+  };
+  add(GiverKind::kBase, std::string(formats::kBaseGiver), options.input);
+  for (const Json& giver : formats::json_member(words, "givers")) {
+    const std::string name = formats::text_at(giver, "name"), as = formats::text_at(giver, "as");
+    const GiverKind kind = as == formats::kAsOverlay ? GiverKind::kOverlay
+                           : as == formats::kAsEdits ? GiverKind::kEdits
+                                                     : GiverKind::kSource;
+    if (kind == GiverKind::kSource) sources.insert(name);
+    add(kind, name, directories[name]);
+  }
+  for (const Json& row : formats::json_member(words, "rules")) {
+    convert::Rule& rule = request.recipe.rules.emplace_back(
+        convert::make_rule(formats::text_at(row, "match"), formats::text_at(row, "scheme"),
+                           convert::RuleOrigin::kRecipe));
+    rule.from = formats::text_at(row, "from");
+    if (rule.from.empty() || sources.contains(rule.from)) continue;
+    throw Error(ErrorCode::kCorrupt, "a rule takes tensors from '{}', which is no source of it",
+                rule.from)
+        .in_file(composition.where);
+  }
+}
+
 // The digests of a file, or of all files of a folder; names are those below it.
 std::vector<FileDigest> input_digests(const fs::path& path, std::size_t threads) {
   if (fs::is_directory(path)) return source_digests(path, threads, {});
@@ -198,6 +289,9 @@ std::vector<std::string> Derivation::inputs() const {
   for (const auto& [name, value] : settings->items()) {
     if (value.is_null()) names.push_back(name);
   }
+  const Json& composition = formats::json_member(*settings, kComposition);
+  for (const Json& giver : formats::json_member(composition, "givers"))
+    names.push_back(formats::text_at(giver, "name"));
   return names;
 }
 
@@ -258,7 +352,7 @@ std::map<std::string, std::string> GivenSource::by_name() const {
 
 Conversion plan_again(const Derivation& derivation, const fs::path& output,
                       const GivenSource& given) {
-  std::map<std::string, std::string> paths = given.by_name();
+  std::map<std::string, std::string> paths = given.by_name(), directories;
   Json settings = *derivation.settings;
   std::vector<std::string> missing;
   for (const std::string& name : derivation.inputs()) {
@@ -267,8 +361,8 @@ Conversion plan_again(const Derivation& derivation, const fs::path& output,
       missing.push_back(fmt::format("--with {}=PATH", name));
       continue;
     }
-    settings[name] = found->second;
-    paths.erase(found);
+    if (settings.contains(name)) settings[name] = found->second;
+    directories.insert(paths.extract(found));
   }
   if (!missing.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -279,34 +373,33 @@ Conversion plan_again(const Derivation& derivation, const fs::path& output,
     throw Error(ErrorCode::kInvalidArgument, "--with {}: {} was made without this option",
                 paths.begin()->first, output.string());
   }
-  const Json map = formats::json_member(settings, kExpertMap);
-  const bool is_redundant = settings.value("redundant-experts", false),
-             is_uneven = settings.value("uneven-experts", false);
-  const auto kept = experts_kept_by(formats::json_member(settings, kKeptExperts), output,
-                                    formats::checkpoint_directory(given.directory));
-  for (const char* name : {kExpertMap, "redundant-experts", "uneven-experts", kKeptExperts})
+  const auto taken = [&](const char* name) {
+    Json value = formats::json_member(settings, name);
     settings.erase(name);
+    return value;
+  };
+  const Json map = taken(kExpertMap), composition = taken(kComposition),
+             kept_experts = taken(kKeptExperts), repair = taken(kRepair);
+  const bool is_redundant = taken("redundant-experts") == true,
+             is_uneven = taken("uneven-experts") == true;
   if (settings.contains(kFamilyFile))
     settings[kFamilyFile] = (output / formats::kFamilyFileName).string();
-
-  TargetTable target;
-  for (const auto& [name, value] : settings.items()) {
-    if (std::ranges::find(target.table.rows, name, [](const FlagTable::Row& row) {
-          return key_of(row.flag);
-        }) != target.table.rows.end())
-      continue;
-    throw Error(
-        ErrorCode::kUnsupported,
-        "was made with '{}', which is no option of ingot convert: only conversions are made "
-        "again",
-        name)
-        .in_file(output.string());
+  if (repair == true) {
+    Conversion conversion = repaired_again(settings, output, given);
+    require_same_recipe(derivation, conversion.plan, output);
+    return conversion;
   }
-  take_settings(settings, target.table);
+
+  TargetTable target(composition.is_object());
+  take_known(settings, target.table, output);
   target.options.input = given.directory;
+  const auto kept = experts_kept_by(kept_experts, output,
+                                    formats::checkpoint_directory(given.directory));
   target.options.prune.is_asked = kept.has_value();
   target.options.prune.list = kept;
   library::ConversionRequest request = library::read_target(target.options);
+  if (composition.is_object())
+    compose_again(composition, std::move(directories), output, target.options, request);
   // Words that were decided for a user are refused from one where they have no effect.
   request.recipe.given.clear();
   if (!map.is_null()) {

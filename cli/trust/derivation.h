@@ -27,17 +27,17 @@ inline constexpr std::string_view kConversionType = "urn:ingot:conversion:v1";
 struct Derivation {
   std::string tool_version;  ///< version that converted
   /// Options of `ingot convert`, by name without dashes. Those that name a file have null, except
-  /// the map of experts, which is whole.
+  /// the map of experts, which is whole. In addition `kept-experts`, the lists of `ingot prune`, of
+  /// this job and of those behind its source; `repair`; and `compose`, the words of its recipe.
   formats::JsonValue settings;
   /// The recipe as the manifest has it; null in a statement, which is signed.
   formats::JsonValue recipe;
   formats::JsonValue source;  ///< fingerprint of the source in the manifest, or null
 
-  /// The options that name a file.
+  /// The options that name a file, and the sources of a composition but the base.
   [[nodiscard]] std::vector<std::string> inputs() const;
 };
-/// Reads the manifest of an output, or of its first rank. Throws kNotFound without one,
-/// kUnsupported for what `ingot repair` made.
+/// Reads the manifest of an output, or of its first rank. Throws kNotFound without one.
 Derivation recorded_derivation(const std::filesystem::path& output);
 /// Throws kUnsupported for a statement of another kind, kCorrupt for a malformed one.
 Derivation stated_derivation(const formats::Statement& statement, std::string_view where);
