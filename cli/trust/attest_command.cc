@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/printable.h"
+#include "formats/base/stop_scope.h"
 #include "formats/files/named_file.h"
 #include "formats/json/json.h"
 #include "formats/signed/bundle.h"
@@ -42,6 +44,7 @@ using formats::Statement;
 
 constexpr std::string_view kInToto = "in-toto", kModelSigning = "model-signing";
 constexpr std::size_t kMostPassphrase = 1024;
+constexpr int kPromptMilliseconds = 200;
 constexpr std::size_t kMostDifferences = 20;
 
 struct AttestFlags {
@@ -53,24 +56,42 @@ struct AttestFlags {
   std::size_t threads = 0;
 };
 
-// The first line of a descriptor, without echo where it is a terminal.
-std::string passphrase_from(int fd, std::string_view where) {
-  termios before{};
-  const bool is_terminal = ::tcgetattr(fd, &before) == 0;
-  if (is_terminal) {
-    termios silent = before;
+// Switches a terminal's echo off; no other descriptor has one.
+class SilentTerminal {
+ public:
+  explicit SilentTerminal(int fd) : fd_(fd), is_terminal_(::tcgetattr(fd, &before_) == 0) {
+    if (!is_terminal_) return;
+    termios silent = before_;
     silent.c_lflag &= ~static_cast<tcflag_t>(ECHO);
-    ::tcsetattr(fd, TCSAFLUSH, &silent);
+    ::tcsetattr(fd_, TCSAFLUSH, &silent);
   }
+  ~SilentTerminal() {
+    if (is_terminal_) ::tcsetattr(fd_, TCSAFLUSH, &before_);
+  }
+  SilentTerminal(const SilentTerminal&) = delete;
+  SilentTerminal& operator=(const SilentTerminal&) = delete;
+
+ private:
+  int fd_;
+  termios before_{};
+  bool is_terminal_;
+};
+
+// The first line of a descriptor. Stops at a signal: a read would go on waiting for a line.
+std::string passphrase_from(int fd, std::string_view where) {
+  const SilentTerminal silent(fd);
   std::string text;
   char c = 0;
-  ssize_t n = 0;
-  while (text.size() < kMostPassphrase &&
-         (n = uninterrupted([&] { return ::read(fd, &c, 1); })) == 1 && c != '\n')
+  while (text.size() < kMostPassphrase) {
+    pollfd asked{.fd = fd, .events = POLLIN, .revents = 0};
+    const int n_ready = ::poll(&asked, 1, kPromptMilliseconds);
+    StopScope::check();
+    if (n_ready == 0 || (n_ready < 0 && errno == EINTR)) continue;
+    const ssize_t n = uninterrupted([&] { return ::read(fd, &c, 1); });
+    if (n < 0) throw system_error(errno, "read the passphrase", where);
+    if (n == 0 || c == '\n') break;
     text += c;
-  const int failure = errno;
-  if (is_terminal) ::tcsetattr(fd, TCSAFLUSH, &before);
-  if (n < 0) throw system_error(failure, "read the passphrase", where);
+  }
   return text;
 }
 
@@ -128,6 +149,21 @@ void require_finished(const fs::path& output) {
       .in_file(output.string());
 }
 
+// Removes what replace_file() leaves of a bundle where it is killed: a statement would be about it.
+void remove_leftovers_of(const fs::path& bundle) {
+  const std::string begin = fmt::format(".{}-", bundle.filename().string());
+  constexpr std::size_t kRandomDigits = 16;
+  const fs::path folder = bundle.has_parent_path() ? bundle.parent_path() : fs::path(".");
+  std::error_code failure;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, failure)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(begin) && name.size() == begin.size() + kRandomDigits &&
+        name.find_first_not_of("0123456789abcdef", begin.size()) == std::string::npos &&
+        entry.symlink_status(failure).type() == fs::file_type::regular)
+      fs::remove(entry.path(), failure);
+  }
+}
+
 // The statement of OpenSSF Model Signing about all files that are here now.
 Statement model_signature(const AttestFlags& flags, const fs::path& bundle, Progress& progress) {
   std::set<std::string, std::less<>> left_out = formats::repository_paths();
@@ -149,6 +185,7 @@ int run_signing(const AttestFlags& flags) {
   require_finished(flags.directory);
   const formats::SigningKey key =
       formats::SigningKey::read(flags.key, [&] { return asked_passphrase(flags); });
+  remove_leftovers_of(bundle);
   Progress progress(flags.progress, "headers");
   Statement statement;
   if (form == kModelSigning) {

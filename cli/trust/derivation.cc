@@ -88,13 +88,13 @@ void put_slicing(const Json& slicing, Json& settings) {
 Json composition_recorded(const formats::Manifest& manifest, const Json& words) {
   Json composition = words;
   composition["rules"] = composition["givers"] = Json::array();
-  for (const Json& rule : manifest.recipe.at("rules")) {
+  for (const Json& rule : manifest.recipe->at("rules")) {
     if (rule.at("origin") != std::string_view("--recipe")) continue;
     composition["rules"].push_back({{"match", rule.at("match")},
                                     {"scheme", rule.at("scheme")},
                                     {"from", formats::text_at(rule, "from")}});
   }
-  for (const Json& giver : manifest.sources) {
+  for (const Json& giver : *manifest.sources) {
     if (giver.at("name") != formats::kBaseGiver)
       composition["givers"].push_back(
           {{"name", giver.at("name")}, {"as", formats::text_at(giver, "as")}});
@@ -124,7 +124,7 @@ Json settings_recorded(const formats::Manifest& manifest) {
     if (adapter.at("scale") != 1) all["lora-scale"] = adapter.at("scale");
     all["expert-b-order"] = formats::json_member(adapter, "expert_b_order");
   }
-  for (Json& rule : formats::json_member(all, "recipe")) all["rule"].push_back(rule);
+  for (const Json& rule : formats::json_member(all, "recipe")) all["rule"].push_back(rule);
   all.erase("recipe");
   if (all.contains("group-size") && all["group-size"] == 0) all["group-size"] = "row";
   all["family"] = manifest.family;
@@ -181,7 +181,7 @@ void require_same_recipe(const Derivation& derivation, const convert::Plan& plan
 // has as many itself.
 std::optional<formats::KeptExperts> experts_kept_by(const Json& lists, const fs::path& output,
                                                     const fs::path& source) {
-  const std::size_t n_lists = lists.is_array() ? lists.size() : 0;
+  const std::size_t n_lists = lists.size();
   const auto manifest = convert::recorded_manifest(source);
   const std::size_t n_earlier = manifest ? formats::recorded_experts(*manifest).size() : 0;
   if (n_lists == n_earlier) return std::nullopt;
@@ -373,18 +373,22 @@ Conversion plan_again(const Derivation& derivation, const fs::path& output,
     throw Error(ErrorCode::kInvalidArgument, "--with {}: {} was made without this option",
                 paths.begin()->first, output.string());
   }
-  const auto taken = [&](const char* name) {
+  const auto taken = [&](const char* name, bool (Json::*is_fitting)() const) {
     Json value = formats::json_member(settings, name);
     settings.erase(name);
-    return value;
+    if (value.is_null() || (value.*is_fitting)()) return value;
+    throw Error(ErrorCode::kCorrupt, "its setting '{}' is of another kind than ingot writes", name)
+        .in_file(output.string());
   };
-  const Json map = taken(kExpertMap), composition = taken(kComposition),
-             kept_experts = taken(kKeptExperts), repair = taken(kRepair);
-  const bool is_redundant = taken("redundant-experts") == true,
-             is_uneven = taken("uneven-experts") == true;
+  const Json map = taken(kExpertMap, &Json::is_structured),
+             composition = taken(kComposition, &Json::is_object),
+             kept_experts = taken(kKeptExperts, &Json::is_array);
+  const bool is_repair = taken(kRepair, &Json::is_boolean) == true,
+             is_redundant = taken("redundant-experts", &Json::is_boolean) == true,
+             is_uneven = taken("uneven-experts", &Json::is_boolean) == true;
   if (settings.contains(kFamilyFile))
     settings[kFamilyFile] = (output / formats::kFamilyFileName).string();
-  if (repair == true) {
+  if (is_repair) {
     Conversion conversion = repaired_again(settings, output, given);
     require_same_recipe(derivation, conversion.plan, output);
     return conversion;

@@ -9,12 +9,15 @@ what a conversion derives. With `all` 300 changes instead of 30, and samples of 
 import base64
 import json
 import os
+import pty
 import random
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import termios
 
 ingot, example, golden = sys.argv[1:4]
 is_all = sys.argv[4:] == ["all"]
@@ -126,11 +129,168 @@ def files_of_options(key):
     run(2, "rederive", out, "--source", example, "--with", f"importance={changed}", says="its recipe is not the one")
 
 
+def write_tensors(path, tensors):
+    """A safetensors file of (dtype, shape, bytes) by name."""
+    header, data = {}, b""
+    for name, (dtype, shape, values) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def derived(out, source, key, public, **inputs):
+    """An output that is equal when it is made again, from its manifest and from a statement; and one that was changed is not."""
+    given = ["--source", source]
+    for name, path in inputs.items():
+        given += ["--with", f"{name}={path}"]
+    equal = ["misses    nothing", "side files: equal"]
+    run(0, "rederive", out, *given, "--all", "--progress", "never", says=equal)
+    run(0, "attest", out, "--key", key, *given, "--progress", "never")
+    run(0, "attest", "--verify", out, "--key", public, "--source", source)
+    run(0, "rederive", out, *given, "--all", "--key", public, "--progress", "never", says=equal)
+    name = sorted(name for name in os.listdir(out) if name.endswith(".safetensors"))[0]
+    path = os.path.join(out, name)
+    # A hard link would change the source too.
+    shutil.copy(path, at("own"))
+    os.replace(at("own"), path)
+    flip(path, os.path.getsize(path) - 3)
+    run(1, "rederive", out, *given, "--all", says=f"{name}: tensor")
+    flip(path, os.path.getsize(path) - 3)
+
+
+def without_records(folder):
+    """As another tool's."""
+    for name in ["ingot.json", "ingot.tensors.jsonl.zst"]:
+        os.remove(os.path.join(folder, name))
+    return folder
+
+
+def pruned(key, public):
+    """By a statement, which has the lists; tests of prune have the manifests."""
+    few, kept = at("few"), at("kept.json")
+    run(0, "synth", few, "--family", "qwen3_moe", "--like", "tiny", "--layers", "1", "--experts", "9", "--hidden", "128",
+        "--moe-intermediate", "128", "--vocab", "64", "--heads", "2")
+    with open(kept, "w") as file:
+        file.write('{"0": [0, 1, 2, 4, 5, 6, 7, 8]}')
+    run(0, "prune", few, at("once"), "--keep-map", kept, "--no-measure", "--progress", "never")
+    derived(at("once"), few, key, public)
+    # What was pruned before, and is converted.
+    cast = convert("cast", "--to", "fp8-channel", source=at("once"))
+    derived(cast, at("once"), key, public)
+
+
+def repaired(key, public):
+    broken = without_records(convert("broken", "--to", "fp8-channel"))
+    path = os.path.join(broken, "config.json")
+    config = json.load(open(path))
+    config["quantization_config"]["ignore"] = ["lm_head"]
+    with open(path, "w") as file:
+        json.dump(config, file, indent=2)
+    for name, options in [("mended", []), ("written", ["--links", "no"])]:
+        run(0, "repair", broken, at(name), *options, "--progress", "never")
+    derived(at("mended"), broken, key, public)
+    run(0, "rederive", at("written"), "--source", broken, "--all", says="side files: equal")
+    # The same values under another config are another source.
+    os.remove(os.path.join(at("mended"), "ingot.intoto.json"))
+    config["quantization_config"]["ignore"] = ["lm_head", "model.nothing"]
+    with open(path, "w") as file:
+        json.dump(config, file, indent=2)
+    run(2, "attest", at("mended"), "--key", key, "--source", broken, says="is not the source that")
+
+
+def composed(key, public):
+    vendor = without_records(convert("vendor", "--to", "nvfp4", "--dialect", "modelopt", "--activations", "weight-only"))
+    own = without_records(convert("own-build", "--to", "fp8-channel"))
+    norm = "model.norm.weight"
+    os.mkdir(at("norms"))
+    rows = header_of(os.path.join(vendor, sorted(name for name in os.listdir(vendor) if name.endswith(".safetensors"))[-1]))[1]
+    shape = next(row["shape"] for row in list(rows.values()) + [{"shape": [256]}] if len(row["shape"]) == 1 and row["shape"][0] == 256)
+    write_tensors(at("norms/model.safetensors"), {norm: ("BF16", shape, b"\x80\x3f" * shape[0])})
+    with open(at("both.yaml"), "w") as file:
+        file.write(f"base: {vendor}\nsources: {{own: {own}}}\noverlays: {{norms: {at('norms')}}}\n"
+                   "rules:\n- {match: 'role:attention', from: own}\n")
+    run(0, "compose", at("both.yaml"), at("both"), "--progress", "never")
+    derived(at("both"), vendor, key, public, own=own, norms=at("norms"))
+    run(2, "rederive", at("both"), "--source", vendor, "--with", f"own={own}", says="give --with norms=PATH")
+    run(2, "rederive", at("both"), "--source", vendor, "--with", f"own={vendor}", "--with", f"norms={at('norms')}",
+        says="is not what")
+    os.remove(os.path.join(at("both"), "ingot.intoto.json"))
+    run(2, "rederive", at("both"), "--source", own, "--with", f"own={vendor}", "--with", f"norms={at('norms')}")
+    with open(at("edits.yaml"), "w") as file:
+        file.write(f"base: {vendor}\nedits: {at('norms')}\n")
+    run(0, "compose", at("edits.yaml"), at("edited"), "--progress", "never")
+    derived(at("edited"), vendor, key, public, edits=at("norms"))
+
+
+def adapted(key, public):
+    """With an adapter; and with tensors that were taken over from an earlier output."""
+    adapter = at("adapter")
+    os.mkdir(adapter)
+    with open(os.path.join(adapter, "adapter_config.json"), "w") as file:
+        json.dump({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["o_proj"]}, file)
+    prefix = "base_model.model.model.layers.1.self_attn.o_proj.lora_"
+    halves = [struct.pack("<512f", *((i * 37 % 101 - 50) / 100 for i in range(512))), struct.pack("<512f", *((i % 7 - 3) / 50 for i in range(512)))]
+    write_tensors(os.path.join(adapter, "adapter_model.safetensors"),
+                  {prefix + "A.weight": ("F32", [2, 256], halves[0]), prefix + "B.weight": ("F32", [256, 2], halves[1])})
+    out = convert("adapted", "--to", "nvfp4", "--lora", adapter, "--lora-scale", "0.5")
+    run(2, "rederive", out, "--source", example, says="give --with lora=PATH")
+    derived(out, example, key, public, lora=adapter)
+    flip(os.path.join(adapter, "adapter_model.safetensors"), os.path.getsize(os.path.join(adapter, "adapter_model.safetensors")) - 2)
+    run(2, "rederive", out, "--source", example, "--with", f"lora={adapter}", says="is not what")
+    changed = at("newer")
+    shutil.copytree(example, changed)
+    flip(os.path.join(changed, "model-00001-of-00002.safetensors"), header_of(os.path.join(changed, "model-00001-of-00002.safetensors"))[0] + 1000)
+    before = convert("before", "--to", "int8")
+    after = convert("after", "--to", "int8", "--base", before, source=changed)
+    derived(after, changed, key, public)
+
+
+def asked(words, typed, status, says):
+    """Runs ingot at a terminal of its own, at which a passphrase is typed; a number is a signal in its place."""
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execv(ingot, [ingot, *words])
+    shown = b""
+    while b"passphrase of " not in shown or b": " not in shown[shown.index(b"passphrase of "):]:
+        shown += os.read(terminal, 1000)
+    while termios.tcgetattr(terminal)[3] & termios.ECHO:
+        pass
+    if isinstance(typed, bytes):
+        os.write(terminal, typed)
+    else:
+        os.kill(process, typed)
+    try:
+        while more := os.read(terminal, 1000):
+            shown += more
+    except OSError:
+        pass
+    ended = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    os.close(terminal)
+    expect(ended == status and says in shown and b"sesame" not in shown, f"a passphrase at a terminal: {ended}, {shown}")
+
+
 def keys(out):
     """Who may sign, and by what words."""
     public = os.path.join(signers, "p256.pub.pem")
     encrypted = key_of("p256-encrypted.pem")
-    run(2, "attest", out, "--key", encrypted, "--form", "model-signing", says="is encrypted", start_new_session=True)
+    sign = ["attest", out, "--key", encrypted, "--form", "model-signing"]
+    run(2, *sign, says="is encrypted", start_new_session=True)
+    asked(sign, b"open sesame\n", 0, b"signed with ECDSA P-256")
+    run(0, "attest", "--verify", out, "--key", public, "--form", "model-signing", says="as they were signed")
+    os.remove(os.path.join(out, "model.sig"))
+    asked(sign, b"open the sesame\n", 2, b"the passphrase does not open it")
+    asked(sign, signal.SIGINT, -signal.SIGINT, b"")
+    expect(not os.path.exists(os.path.join(out, "model.sig")), "no key, no signature")
+    run(2, *sign, "--passphrase-fd", "77", says="descriptor 77")
+    # A wrong one by descriptor, and none.
+    for text in (b"sesame\n", b""):
+        reading, writing = os.pipe()
+        os.write(writing, text)
+        os.close(writing)
+        run(2, *sign, "--passphrase-fd", str(reading), says="the passphrase does not open it", pass_fds=[reading])
+        os.close(reading)
     reading, writing = os.pipe()
     os.write(writing, b"open sesame\nmore")
     done = subprocess.run([ingot, "attest", out, "--key", encrypted, "--form", "model-signing", "--passphrase-fd", str(reading)],
@@ -200,6 +360,101 @@ def statements(out, key, public):
     run(2, "attest", "--verify", ranks, "--key", public, "--bundle", at("ranks.json"), says="is a symbolic link")
     shutil.rmtree(other)
     shutil.rmtree(ranks)
+
+
+def hostile(out, key, public):
+    """Statements that are none, or that say what none says: refused by name, and never followed."""
+    path = os.path.join(out, "ingot.intoto.json")
+    text = open(path, "rb").read()
+    for n in range(0, len(text), len(text) // (60 if is_all else 6)):
+        with open(at("cut.json"), "wb") as file:
+            file.write(text[:n])
+        run(2, "attest", "--verify", out, "--key", public, "--bundle", at("cut.json"))
+    bundle = json.loads(text)
+    payload = base64.b64decode(bundle["dsseEnvelope"]["payload"])
+    deep = b"[" * 100000 + b"]" * 100000
+    texts = [deep, payload.replace(b'"subject"', b'"subject": [], "subject"', 1), payload[:-9], b"", b"\xff\xfe" + payload,
+             payload.replace(b'"predicate":', b'"predicate": ' + deep + b', "x":', 1)]
+
+    def changed(change):
+        statement = json.loads(payload)
+        change(statement, statement["predicate"]["buildDefinition"]["externalParameters"]["settings"])
+        return json.dumps(statement).encode()
+
+    for settings in [{"redundant-experts": "x"}, {"expert-map": 3}, {"family": 7}, {"to": ["int8"]}, {"rule": {"a": 1}}, {"repair": 1},
+                     {"repair": True}, {"compose": 3}, {"compose": {"givers": "x", "rules": 1}}, {"kept-experts": {"a": [1]}},
+                     {"kept-experts": [{"num_experts": -1, "layers": {"0": [1e9]}}]}, {"lora": "/etc"}, {"recipe": "/etc/passwd"},
+                     {"kv-scales": "/dev/zero"}, {"family-file": "/etc/passwd"}, {"importance": None}, {"nothing": True},
+                     {"max-shard-size": -5}, {"tp": 1e300}, {"layers": "0-99999999999999999999"},
+                     {"compose": {"givers": [], "rules": [{"match": "*", "scheme": "keep", "from": "x"}]}}]:
+        texts.append(changed(lambda _, own, settings=settings: own.update(settings)))
+    texts.append(changed(lambda whole, _: whole["predicate"].update(runDetails=[])))
+    texts.append(changed(lambda whole, _: whole["predicate"]["buildDefinition"].update(externalParameters=None)))
+    for made in texts[::1 if is_all else 3]:
+        bundle["dsseEnvelope"]["payload"] = base64.b64encode(made).decode()
+        with open(at("hostile.json"), "w") as file:
+            json.dump(bundle, file)
+        run(2, "rederive", out, "--source", example, "--bundle", at("hostile.json"), says="error: ")
+        run(1, "attest", "--verify", out, "--key", public, "--bundle", at("hostile.json"), says="no signature by this key")
+    with open(at("hostile.json"), "wb") as file:
+        file.truncate(80 << 20)
+    run(2, "attest", "--verify", out, "--key", public, "--bundle", at("hostile.json"))
+    # Names of subjects are compared, and never opened.
+    bundle["dsseEnvelope"]["payload"] = base64.b64encode(changed(
+        lambda whole, _: whole["subject"].append({"name": "../" * 9 + "dev/zero", "digest": {"sha256": "0" * 64}}))).decode()
+    with open(at("hostile.json"), "w") as file:
+        json.dump(bundle, file)
+    run(0, "rederive", out, "--source", example, "--bundle", at("hostile.json"), "--sample", "1")
+
+
+def folders(out, public):
+    """A file that was added, removed, renamed, or is a link; in every place."""
+    verify = ("attest", "--verify", out, "--key", public)
+    for name in sorted(set(os.listdir(out)) - {"ingot.intoto.json"})[::1 if is_all else 5]:
+        path = os.path.join(out, name)
+        os.rename(path, path + ".2")
+        run(1, *verify, says=[f"{name}: missing", f"{name}.2: not listed"])
+        os.symlink(name + ".2", path)
+        run(2, *verify, says="is a symbolic link")
+        os.remove(path)
+        os.rename(path + ".2", path)
+    for name in ("modeling_more.py", ".hidden", "extra/config.json"):
+        path = os.path.join(out, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as file:
+            file.write("1")
+        run(1, *verify, says=f"{name}: not listed")
+        os.remove(path)
+    os.rmdir(os.path.join(out, "extra"))
+    os.mkfifo(os.path.join(out, "pipe"))
+    run(2, *verify, says="is no file")
+    os.remove(os.path.join(out, "pipe"))
+    run(0, *verify)
+
+
+def killed(out, key, public):
+    """A signing that ends at any moment leaves the statement that was there, or its own; what else it leaves goes with the next."""
+    path = os.path.join(out, "ingot.intoto.json")
+    left = os.path.join(out, ".ingot.intoto.json-0123456789abcdef")
+    sign = [ingot, "attest", out, "--key", key, "--source", example]
+    with open(left, "w") as file:
+        file.write("half a statement")
+    run(1, "attest", "--verify", out, "--key", public, says="not listed")
+    run(0, *sign[1:])
+    expect(not os.path.exists(left), "the leftover of a signing that was killed")
+    before = open(path, "rb").read()
+    for i in range(60 if is_all else 6):
+        process = subprocess.Popen(sign, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(0.001 * i)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        process.wait()
+        # Ed25519 is no random signature: the same statement has the same.
+        expect(open(path, "rb").read() == before, "a statement that is whole")
+    run(0, *sign[1:])
+    run(0, "attest", "--verify", out, "--key", public, "--source", example)
+    expect(not [name for name in os.listdir(out) if name.startswith(".")], "nothing is left")
 
 
 def other_version(out):
@@ -310,6 +565,8 @@ def samples():
         found += bool(document["differing_tensors"])
     share = drawn / document["tensors"]
     expect(abs(document["misses"][0]["probability"] - (1 - share)) < 1e-9, f"misses {document['misses']} of {share}")
+    print(f"256 x 58 experts, {document['tensors']} tensors: a changed byte of one is found by --all, and by {found} of 20 samples "
+          f"of {drawn} ({20 * share:.1f} expected)")
     # 20 draws: beyond four standard deviations in one of 15,000 runs, and seeds are fixed.
     expect(abs(found - 20 * share) <= 4 * (20 * share * (1 - share)) ** 0.5, f"found by {found} of 20 samples of {share}")
 
@@ -317,6 +574,10 @@ def samples():
 try:
     key, public = key_of("ed25519.pem"), os.path.join(signers, "ed25519.pub.pem")
     every_conversion()
+    pruned(key, public)
+    repaired(key, public)
+    composed(key, public)
+    adapted(key, public)
     files_of_options(key)
     others()
     signed = convert("signed", "--to", "int8")
@@ -324,6 +585,9 @@ try:
     statements(signed, key, public)
     other_version(signed)
     run(0, "attest", "--verify", signed, "--key", public)
+    hostile(signed, key, public)
+    folders(signed, public)
+    killed(signed, key, public)
     Mutants(signed, public, 66).all(300 if is_all else 30)
     run(0, "attest", "--verify", signed, "--key", public, "--source", example)
     run(0, "rederive", signed, "--source", example, "--all", "--key", public)
