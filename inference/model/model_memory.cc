@@ -54,7 +54,12 @@ ExpertShape expert_shape(const ModelSpec& spec, const RankView& rank, bool with_
   shape.intermediate = mixture->expert.width;
   shape.has_gate = mixture->expert.has_gate;
   shape.has_biases = mixture->has_biases;
-  shape.n_experts = mixture->router.experts;
+  const auto experts_in = [&](const LayerSpec& layer) {
+    const auto* own = layer.find<MixtureSpec>();
+    return own != nullptr ? own->router.experts : 0;
+  };
+  for (const LayerSpec& layer : spec.layers)
+    shape.n_experts = std::max(shape.n_experts, experts_in(layer));
   shape.inner = expert_part(rank, shape.intermediate);
   const shard::ExpertMap places = expert_places(rank, shape.n_experts);
   const Range stage = stage_part(rank, spec.n_main);
@@ -65,7 +70,7 @@ ExpertShape expert_shape(const ModelSpec& spec, const RankView& rank, bool with_
     if (mixture->home(layer) != layer) continue;
     for (const std::uint32_t expert : places.experts_of(layer, rank.at().ep_rank)) {
       // The number behind the last routed expert is the shared expert's.
-      if (expert < shape.n_experts) shape.experts.push_back({.layer = layer, .expert = expert});
+      if (expert < experts_in(spec.layers[l])) shape.experts.push_back({.layer = layer, .expert = expert});
     }
   }
   return shape;
