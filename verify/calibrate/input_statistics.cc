@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -69,6 +70,24 @@ void add_expert(const formats::Checkpoint& source, const LogicalTensor& stack,
 // Only the first of several MTP layers is run.
 bool is_run(const LogicalTensor& tensor, const inference::ModelSpec& spec) {
   return !tensor.layer || *tensor.layer < std::min(spec.layers.size(), spec.n_main + 1);
+}
+
+// Throws where a layer computes with the routed experts of another: a layer's statistics are those
+// of what it has itself.
+void refuse_borrowed_experts(std::span<const CalibratedModule> modules,
+                             const inference::ModelSpec& spec) {
+  std::set<std::uint32_t> own;
+  for (const CalibratedModule& module : modules) {
+    if (module.expert && module.layer) own.insert(*module.layer);
+  }
+  if (own.empty()) return;
+  for (std::uint32_t layer = 0; layer < std::min(spec.layers.size(), spec.n_main); ++layer) {
+    if (!spec.is_moe(layer) || own.contains(layer)) continue;
+    throw Error(ErrorCode::kUnsupported,
+                "layer {} computes with routed experts of another layer, whose inputs are not "
+                "measured (models of this family are quantized without statistics)",
+                layer);
+  }
 }
 
 InputSummary summary_of(const CalibratedModule& module, const InputStatistics& statistics) {
@@ -167,6 +186,7 @@ std::vector<CalibratedModule> calibrated_modules(const formats::Checkpoint& sour
       modules.push_back(module);
     }
   }
+  refuse_borrowed_experts(modules, spec);
   return modules;
 }
 

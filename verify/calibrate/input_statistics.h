@@ -59,7 +59,8 @@ struct CalibratedModule {
 
 /// Every linear that the forward pass applies, in the order of the source's tensors: projections
 /// of attention and indexer, dense, shared and routed experts, those of the MTP layer, the heads.
-/// Not the embedding, nor router and weights_proj, which no engine quantizes.
+/// Not the embedding, nor router and weights_proj, which no engine quantizes. Throws kUnsupported
+/// where several layers compute with the same routed experts.
 std::vector<CalibratedModule> calibrated_modules(const formats::Checkpoint& source,
                                                  const inference::ModelSpec& spec);
 

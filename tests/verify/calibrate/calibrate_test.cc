@@ -275,6 +275,14 @@ TEST(Calibrate, NamesEveryExpertOfAStack) {
   EXPECT_EQ(report.unvisited.size(), 1U) << "all tokens are alike to a router of zeros";
 }
 
+TEST(Calibrate, RefusesExpertsThatSeveralLayersHave) {
+  const TempDir directory;
+  expect_error(ErrorCode::kUnsupported, {"layer 2", "routed experts of another layer"}, [&] {
+    run_calibration(INGOT_SOURCE_DIR "/tests/golden/forward/interns2_mobius/checkpoint",
+                    random_documents({3}, 16), directory / "statistics.safetensors");
+  });
+}
+
 // Calibrations that cannot be done, and their leftovers.
 
 class BadCalibration : public ::testing::Test {
