@@ -214,6 +214,8 @@ Conversion repaired_again(const Json& settings, const fs::path& output, const Gi
   library::declare_repair(table, options);
   take_known(settings, table, output);
   options.input = formats::checkpoint_directory(given.directory).string();
+  // No bytes of a plan with links are made: those of links are the source's.
+  options.links = "no";
   return library::plan_repair(options, given.threads).conversion;
 }
 
