@@ -66,7 +66,7 @@ bool is_short(const std::vector<std::string>& values) {
   return !values.empty() && values.size() <= kMaxValues &&
          std::ranges::all_of(values, [](const std::string& value) {
            return !value.empty() && value.size() <= kMaxValueBytes &&
-                  std::ranges::none_of(value, [](char c) { return c >= 0 && c < ' '; });
+                  std::ranges::none_of(value, [](unsigned char c) { return c < ' '; });
          });
 }
 
