@@ -510,6 +510,16 @@ class Mutants:
         place = self.random.randrange(os.path.getsize(os.path.join(self.out, name)) - 1)
         self.judge(name, is_derived, lambda path: flip(path, place, self.random.randrange(5)), f"byte {place} of {name}")
 
+    def statement(self):
+        """A letter of the statement or of its signature; the rest of a bundle is not signed."""
+        text = open(os.path.join(self.out, "ingot.intoto.json"), "rb").read()
+        envelope = json.loads(text)["dsseEnvelope"]
+        signed = self.random.choice([envelope["payload"], envelope["payload"], envelope["signatures"][0]["sig"]])
+        # The last letters may hold bits that mean nothing.
+        place = text.index(signed.encode()) + self.random.randrange(len(signed) - 4)
+        self.judge("ingot.intoto.json", False, lambda path: flip(path, place, self.random.randrange(5)),
+                   f"byte {place} of ingot.intoto.json")
+
     def recipe(self):
         """Another recipe, told by the manifest."""
         which = self.random.choice(["scheme", "match", "to", "via", "mtp"])
@@ -540,7 +550,7 @@ class Mutants:
 
     def all(self, n):
         kinds = [lambda: self.tensor(".weight"), lambda: self.tensor("_scale"), lambda: self.text("config.json", True), self.recipe,
-                 lambda: self.text("ingot.intoto.json", False), lambda: self.text(self.random.choice(self.weights), False)]
+                 self.statement, lambda: self.text(self.random.choice(self.weights), False)]
         for i in range(n):
             kinds[i % len(kinds)]()
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A small tmpfs: refused before the start when the plan does not fit; needs the right to mount.
+# A small tmpfs: refused before the start when the plan does not fit, and statements; needs the right to mount.
 source "$(dirname "$0")/expect.sh"
 ingot=$1
 mkdir "$work/small"
@@ -30,4 +30,19 @@ if [ $status -ne 0 ]; then
 fi
 echo "with the disk filled meanwhile: exit status $status"
 diff -r "$work/whole" "$work/small/out" || fail "the output differs"
+
+# A statement for which there is no room leaves nothing, and one that is there as it was.
+cp "$(dirname "$0")/../golden/oms/signers/ed25519.pem" "$work/key.pem"
+chmod 600 "$work/key.pem"
+fill() { head -c 1G /dev/zero >"$work/small/hog" 2>/dev/null || true; }
+attest=("$ingot" attest "$work/small/out" --key "$work/key.pem" --source "$work/in" --progress never)
+fill
+expect 2 "No space left" "${attest[@]}"
+diff -r "$work/whole" "$work/small/out" || fail "something of a statement is left"
+rm "$work/small/hog"
+expect 0 "signed with Ed25519" "${attest[@]}"
+cp "$work/small/out/ingot.intoto.json" "$work/before"
+fill
+expect 2 "No space left" "${attest[@]}"
+cmp "$work/small/out/ingot.intoto.json" "$work/before" || fail "the statement changed"
 finish
