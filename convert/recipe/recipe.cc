@@ -135,7 +135,12 @@ bool Rule::matches(const LogicalTensor& tensor) const {
   if (origin == RuleOrigin::kDefault && scheme && !is_quantized(*scheme) &&
       tensor.encoding.scheme == SchemeId::kRaw)
     return false;
-  return selector.matches(tensor);
+  try {
+    return selector.matches(tensor);
+  } catch (const Error& error) {
+    if (line == 0) throw;
+    throw Error(error.code(), "line {}: {}", line, error.message()).in_file(file);
+  }
 }
 
 bool Rule::narrows(const LogicalTensor& tensor) const {

@@ -112,6 +112,7 @@ struct Choices {
   std::shared_ptr<const formats::Checkpoint> scales_from;     ///< --scales-from
   formats::JsonValue scales_from_fingerprint;
   std::string lora;                   ///< --lora: directory of an adapter; empty: none
+  int lora_line = 0;                  ///< line of the recipe that names it; 0: --lora does
   formats::LoraOptions lora_options;  ///< --lora-scale, --expert-b-order
   /// Editors of decoded values, in their order: the adapter of --lora, opened.
   std::vector<std::shared_ptr<const formats::ValueEditor>> editors;

@@ -92,6 +92,7 @@ void read_options(const Yaml& root, Recipe& recipe) {
     if (value == nullptr) continue;
     const std::string& word = value->text(key);
     value->at_line([&] { take_option(option.name, word, recipe); });
+    if (option.name == "--lora") recipe.choices.lora_line = value->line();
   }
   const auto read_switch = [&](std::string_view key, bool Choices::*choice) {
     const Yaml* value = root.find(key);

@@ -81,7 +81,9 @@ Recipe read_recipe(const std::string& name, convert::Composition* composition) {
 void read_choices(const TargetFlags& flags, Recipe& recipe) {
   convert::Choices& choices = recipe.choices;
   for (const auto& [name, word] : flags.options) {
-    if (!word.empty()) convert::take_option(name, word, recipe);
+    if (word.empty()) continue;
+    convert::take_option(name, word, recipe);
+    if (name == "--lora") choices.lora_line = 0;
   }
   const auto is_given = [&](const char* option, bool is) {
     if (is) recipe.given.emplace_back(option);
@@ -140,8 +142,8 @@ void require_own_statistics(const convert::Choices& choices, const formats::Chec
 
 namespace {
 
-// Opens the adapter, when all that is said about it is known.
-void open_adapter(Recipe& recipe) {
+// Opens the adapter, when all that is said about it is known; `file` has the recipe.
+void open_adapter(Recipe& recipe, const std::string& file) {
   convert::Choices& choices = recipe.choices;
   if (choices.lora.empty()) {
     for (const char* option : {"--lora-scale", "--expert-b-order", "--keep-touched"}) {
@@ -151,8 +153,13 @@ void open_adapter(Recipe& recipe) {
     return;
   }
   choices.lora_options.allow_residual = recipe.allow.lora_base;
-  choices.editors.push_back(
-      std::make_shared<const formats::LoraAdapter>(choices.lora, choices.lora_options));
+  try {
+    choices.editors.push_back(
+        std::make_shared<const formats::LoraAdapter>(choices.lora, choices.lora_options));
+  } catch (const Error& error) {
+    if (choices.lora_line == 0 || error.code() == ErrorCode::kInterrupted) throw;
+    throw Error(error.code(), "line {}: 'lora': {}", choices.lora_line, error.what()).in_file(file);
+  }
 }
 
 }  // namespace
@@ -166,7 +173,7 @@ Recipe make_recipe(const TargetFlags& flags, convert::Composition* composition) 
                       std::make_move_iterator(first.end()));
   for (const std::string& text : flags.allow) recipe.allow.add(text);
   read_choices(flags, recipe);
-  open_adapter(recipe);
+  open_adapter(recipe, flags.recipe_file);
   return recipe;
 }
 

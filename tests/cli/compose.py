@@ -471,6 +471,9 @@ with tempfile.TemporaryDirectory() as work:
     refused("base: vendor\nsources: own\n", "line 2: sources is not a map")
     refused("base: vendor\nsources: {x: hub}\n", "line 2: 'x': ")  # a folder, and no checkpoint
     refused("base: vendor\nedits: hub\n", "line 2: 'edits': ")
+    refused("base: vendor\nlora: hub\n", "line 2: 'lora': ")
+    refused(head + "rules:\n- {match: 're:^(.*)*(.*)*(.*)*x$', from: own}\n", "line 4: pattern 're:")
+    refused(head + "rules:\n- {match: '*.q_a_proj.weight', from: own}\n", "loaders fuse it with", names_file=False)
     os.symlink("round", f"{work}/round")
     refused("base: round\n", "line 1: 'base' is")
     os.mkdir(f"{work}/heads")
@@ -509,13 +512,15 @@ with tempfile.TemporaryDirectory() as work:
 
     # Another model, and another tokenizer.
     other = os.path.join(work, "other")
-    run(0, "synth", other, "--family", "deepseek_v32", "--like", "tiny", "--vocab", "640")
+    run(0, "synth", other, "--family", "deepseek_v32", "--like", "tiny", "--vocab", "640", "--experts", "4")
+    refused(f"base: vendor\nsources: {{x: {other}}}\n", "n_routed_experts 4, the base's has 8")
     refused(f"base: vendor\nsources: {{x: {other}}}\nrules:\n- {{match: 'role:attention', from: x}}\n",
             "line 2: 'x': ")
     shutil.copytree(own, f"{work}/words")
     with open(f"{work}/words/tokenizer_config.json", "w") as file:
         json.dump({"chat_template": "{{ messages }}"}, file)
     words = "base: vendor\nsources: {own: words}\nrules:\n- {match: 'role:attention', from: own}\n"
+    refused("base: vendor\nsources: {x: older}\n", "is of family qwen3_moe, the base of deepseek_v32")
     refused(words, "line 2: source 'own' has another tokenizer_config.json than the base: which one is meant?")
     run(0, "compose", recipe("words.yaml", words + "side-files: base\n"), f"{work}/none", "--dry-run",
         says="the base's is written")
