@@ -116,8 +116,8 @@ void settle_words_of_codes(Plan& plan, ErrorList& refusals) {
                     n_outputs));
   if (n_inputs > 0)
     plan.warnings.push_back(
-        fmt::format("{} stored scale(s) of inputs are left out: the source says that activations "
-                    "are not quantized (--activations static takes them)",
+        fmt::format("{} stored scale(s) of inputs are left out: the output says nothing of "
+                    "activations (--activations static takes them)",
                     n_inputs));
   if (converted.empty()) return;
   for (const PlannedTensor& planned : plan.tensors) {

@@ -184,8 +184,10 @@ std::size_t rotated_dim(const ModelConfig& config, double if_missing) {
 
 // The values of a head that rope turns.
 std::optional<std::size_t> rotated_values(const ModelConfig& config, Parameters& parameters) {
+  // Layers without positions may have such a part too.
+  const auto part = parameters.real("rotated");
   if (!parameters.is_set("positions", true)) return 0;
-  if (const auto part = parameters.real("rotated")) {
+  if (part) {
     if (!(*part > 0) || *part > 1) refuse("a part of a head that is rotated is not above 0 or 1");
     return required(static_cast<std::uint64_t>(*part * static_cast<double>(config.head_dim)),
                     "rotated values of a head");
