@@ -140,6 +140,12 @@ JOBS = [
     Job("delta-apply", "delta apply out stream", before=[f"synth out {MODEL}"], resumed="delta apply out stream"),
     Job("delta-in-place", "delta apply out stream --in-place", before=[f"synth out {MODEL}"],
         resumed="delta apply out stream"),
+    Job("base", QUANTIZE + " --base quantized"),
+    Job("base-slice", SLICE + " --base slices"),
+    Job("delta-apply-ranks", "delta apply out cut-stream", before=[SLICE.replace("in out", "model out")],
+        resumed="delta apply out cut-stream"),
+    Job("delta-in-place-ranks", "delta apply out cut-stream --in-place", before=[SLICE.replace("in out", "model out")],
+        resumed="delta apply out cut-stream"),
     Job("prune", "prune in out --keep-map kept.json --no-measure", source="many"),
     Job("replace", REPLACE, before=["convert in out --to nvfp4"], resumed=REPLACE + " --resume"),
 ]
@@ -148,6 +154,9 @@ MODELS = {
     "broken": "convert model broken --to fp8-channel",
     "slices": SLICE.replace("in out", "model slices"),
     "stream": "delta make model newer --out stream",
+    "quantized": "convert model quantized --to nvfp4 --search mse",
+    "newer-slices": SLICE.replace("in out", "newer newer-slices"),
+    "cut-stream": "delta make slices newer-slices --out cut-stream",
 }
 
 READERS = {
