@@ -215,7 +215,8 @@ std::function<int()> declare_delta(FlagTable& table) {
   table.add(FlagGroup::kCommon,
             {action,
              required("directory", &flags->directory,
-                      "the base: a checkpoint's directory; of make the old version",
+                      "the base: a checkpoint's directory, or the one above all ranks of an "
+                      "output; of make the old version",
                       ValueKind::kCheckpoint),
              {"versions",
               &flags->paths,
