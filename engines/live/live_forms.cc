@@ -1,6 +1,7 @@
 #include "engines/live/live_forms.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -20,25 +21,31 @@ constexpr std::array<std::string_view, kLiveForms> kFormNames = {
     "gate and up exchanged",
     "gate and up in turn",
     "scales made powers of two",
+    "scales made powers of two, packed",
+    "scales made powers of two in BF16",
+    "scales made powers of two in BF16, packed",
     "decoded to BF16",
     "decoded to BF16 under scales made powers of two",
+    "scales in tiles",
     "1 / the largest",
 };
 
 enum class Where : std::uint8_t { kLinears, kExperts, kBoth };
 enum class Piece : std::uint8_t { kWeight, kScale, kGlobal, kOther, kAny };
 
-// One generation of cards: a bit for each form, and who packs.
+// One generation of cards: a bit for each form, who packs, and whether all of a kind are alike.
 struct Cell {
   std::uint16_t forms = 0;
   std::string_view kernel = "";
+  bool is_alike = false;
 };
-constexpr std::uint16_t bit(LiveForm form) {
-  return static_cast<std::uint16_t>(1U << static_cast<unsigned>(form));
+template <typename... Forms>
+constexpr std::uint16_t bits(Forms... forms) {
+  return static_cast<std::uint16_t>(((1U << static_cast<unsigned>(forms)) | ...));
 }
-constexpr Cell kSame{bit(LiveForm::kAsStored)}, kTurned{bit(LiveForm::kTransposed)};
+constexpr Cell kSame{bits(LiveForm::kAsStored)}, kTurned{bits(LiveForm::kTransposed)};
 // SGLang's rank files have linear layers with their inputs first already.
-constexpr std::uint16_t kEitherWay = bit(LiveForm::kAsStored) | bit(LiveForm::kTransposed);
+constexpr std::uint16_t kEitherWay = bits(LiveForm::kAsStored, LiveForm::kTransposed);
 constexpr Cell kMarlin{0, "Marlin"};
 
 struct FormRow {
@@ -53,55 +60,57 @@ constexpr std::string_view kDeepGemm = "DeepGEMM (VLLM_USE_DEEP_GEMM=0 keeps the
 constexpr std::string_view kTrtllm = "FlashInfer TRT-LLM";
 constexpr std::string_view kOtherBackend = "another backend than Triton";
 
-// The first row that fits decides.
+// The first row that fits decides. DeepGEMM leaves the layout of scales on Hopper, and packs their
+// exponents on Blackwell (csrc/apis/layout.hpp of DeepGEMM 2.8).
 constexpr FormRow kFormRows[] = {
     // BF16 experts: Triton leaves them, FlashInfer permutes blocks, or swaps halves.
     {Engine::kVllm,
      SchemeId::kBf16,
      Where::kExperts,
      Piece::kAny,
-     {Cell{bit(LiveForm::kAsStored), kOtherBackend}, kSame,
-      Cell{static_cast<std::uint16_t>(bit(LiveForm::kAsStored) | bit(LiveForm::kHalvesSwapped)),
-           kTrtllm}}},
+     {Cell{bits(LiveForm::kAsStored), kOtherBackend, true}, kSame,
+      Cell{bits(LiveForm::kAsStored, LiveForm::kHalvesSwapped), kTrtllm, true}}},
     {Engine::kVllm, std::nullopt, Where::kBoth, Piece::kAny, {kSame, kSame, kSame}},
     {Engine::kVllm,
      SchemeId::kFp8Block,
      Where::kExperts,
+     Piece::kWeight,
+     {kMarlin, Cell{bits(LiveForm::kAsStored, LiveForm::kHalvesSwapped)},
+      Cell{bits(LiveForm::kAsStored, LiveForm::kPowersOfTwo), kTrtllm, true}}},
+    {Engine::kVllm,
+     SchemeId::kFp8Block,
+     Where::kExperts,
      Piece::kAny,
-     {kMarlin,
-      Cell{static_cast<std::uint16_t>(bit(LiveForm::kAsStored) | bit(LiveForm::kHalvesSwapped))},
-      Cell{bit(LiveForm::kAsStored), "FlashInfer TRT-LLM or DeepGEMM"}}},
+     {kMarlin, Cell{bits(LiveForm::kAsStored, LiveForm::kHalvesSwapped)},
+      Cell{bits(LiveForm::kAsStored, LiveForm::kPackedPowers), kTrtllm, true}}},
     {Engine::kVllm,
      SchemeId::kFp8Block,
      Where::kLinears,
      Piece::kWeight,
-     {kMarlin,
-      Cell{static_cast<std::uint16_t>(bit(LiveForm::kAsStored) | bit(LiveForm::kPowersOfTwo)),
-           kDeepGemm},
-      Cell{static_cast<std::uint16_t>(bit(LiveForm::kAsStored) | bit(LiveForm::kPowersOfTwo)),
-           kDeepGemm}}},
+     {kMarlin, Cell{bits(LiveForm::kAsStored, LiveForm::kPowersOfTwo), kDeepGemm, true},
+      Cell{bits(LiveForm::kAsStored, LiveForm::kPowersOfTwo), kDeepGemm, true}}},
     {Engine::kVllm,
      SchemeId::kFp8Block,
      Where::kLinears,
      Piece::kAny,
-     {kMarlin, Cell{bit(LiveForm::kAsStored), kDeepGemm},
-      Cell{bit(LiveForm::kAsStored), kDeepGemm}}},
+     {kMarlin, Cell{bits(LiveForm::kAsStored, LiveForm::kPowersOfTwo), kDeepGemm, true},
+      Cell{bits(LiveForm::kAsStored, LiveForm::kPackedPowers), kDeepGemm, true}}},
     {Engine::kVllm,
      SchemeId::kFp8Channel,
      Where::kExperts,
      Piece::kAny,
-     {Cell{bit(LiveForm::kAsStored), "Marlin"}, kSame,
-      Cell{bit(LiveForm::kAsStored), kOtherBackend}}},
+     {Cell{bits(LiveForm::kAsStored), "Marlin"}, kSame,
+      Cell{bits(LiveForm::kAsStored), kOtherBackend, true}}},
     {Engine::kVllm,
      SchemeId::kFp8Channel,
      Where::kLinears,
      Piece::kWeight,
-     {Cell{bit(LiveForm::kTransposed), "Marlin"}, kTurned, kTurned}},
+     {Cell{bits(LiveForm::kTransposed), "Marlin"}, kTurned, kTurned}},
     {Engine::kVllm,
      SchemeId::kFp8Channel,
      Where::kLinears,
      Piece::kAny,
-     {Cell{bit(LiveForm::kAsStored), "Marlin"}, kSame, kSame}},
+     {Cell{bits(LiveForm::kAsStored), "Marlin"}, kSame, kSame}},
     {Engine::kVllm, SchemeId::kInt8Channel, Where::kExperts, Piece::kAny, {kSame, kSame, kSame}},
     {Engine::kVllm,
      SchemeId::kInt8Channel,
@@ -113,17 +122,22 @@ constexpr FormRow kFormRows[] = {
      SchemeId::kNvfp4,
      Where::kLinears,
      Piece::kWeight,
-     {kMarlin, kMarlin, Cell{bit(LiveForm::kAsStored), "a kernel that pads"}}},
+     {kMarlin, kMarlin, Cell{bits(LiveForm::kAsStored), "a kernel that pads"}}},
     {Engine::kVllm,
      SchemeId::kNvfp4,
      Where::kLinears,
      Piece::kGlobal,
-     {kMarlin, kMarlin, Cell{bit(LiveForm::kLargestReciprocal), "another kernel"}}},
+     {kMarlin, kMarlin, Cell{bits(LiveForm::kLargestReciprocal), "another kernel", true}}},
+    {Engine::kVllm,
+     SchemeId::kNvfp4,
+     Where::kLinears,
+     Piece::kScale,
+     {kMarlin, kMarlin, Cell{bits(LiveForm::kTiles), "another kernel", true}}},
     {Engine::kVllm,
      SchemeId::kNvfp4,
      Where::kBoth,
      Piece::kAny,
-     {kMarlin, kMarlin, Cell{0, "CUTLASS or FlashInfer (scales in tiles)"}}},
+     {kMarlin, kMarlin, Cell{0, "FlashInfer TRT-LLM or CUTLASS"}}},
     {Engine::kVllm,
      SchemeId::kInt4Group,
      Where::kBoth,
@@ -135,26 +149,25 @@ constexpr FormRow kFormRows[] = {
      SchemeId::kBf16,
      Where::kExperts,
      Piece::kAny,
-     {Cell{static_cast<std::uint16_t>(bit(LiveForm::kAsStored) | bit(LiveForm::kRowsInterleaved))},
-      Cell{static_cast<std::uint16_t>(bit(LiveForm::kAsStored) | bit(LiveForm::kRowsInterleaved))},
-      Cell{static_cast<std::uint16_t>(bit(LiveForm::kAsStored) | bit(LiveForm::kRowsInterleaved)),
-           kTrtllm}}},
+     {Cell{bits(LiveForm::kAsStored, LiveForm::kRowsInterleaved)},
+      Cell{bits(LiveForm::kAsStored, LiveForm::kRowsInterleaved)},
+      Cell{bits(LiveForm::kAsStored, LiveForm::kRowsInterleaved), kTrtllm, true}}},
     {Engine::kSglang, std::nullopt, Where::kBoth, Piece::kAny, {kSame, kSame, kSame}},
     {Engine::kSglang,
      SchemeId::kFp8Block,
      Where::kBoth,
      Piece::kWeight,
-     {Cell{static_cast<std::uint16_t>(bit(LiveForm::kDecoded) | bit(LiveForm::kAsStored)),
-           "Marlin"},
-      Cell{static_cast<std::uint16_t>(bit(LiveForm::kDecoded) | bit(LiveForm::kAsStored))},
-      Cell{static_cast<std::uint16_t>(bit(LiveForm::kDecoded) | bit(LiveForm::kDecodedPowers) |
-                                      bit(LiveForm::kAsStored)),
-           "DeepGEMM"}}},
+     {Cell{bits(LiveForm::kDecoded, LiveForm::kAsStored), "Marlin"},
+      Cell{bits(LiveForm::kDecoded, LiveForm::kAsStored)},
+      Cell{bits(LiveForm::kDecoded, LiveForm::kDecodedPowers, LiveForm::kAsStored,
+                LiveForm::kRoundedPowers),
+           "DeepGEMM", true}}},
     {Engine::kSglang,
      SchemeId::kFp8Block,
      Where::kBoth,
      Piece::kAny,
-     {Cell{bit(LiveForm::kAsStored), "Marlin"}, kSame, Cell{bit(LiveForm::kAsStored), "DeepGEMM"}}},
+     {Cell{bits(LiveForm::kAsStored), "Marlin"}, kSame,
+      Cell{bits(LiveForm::kAsStored, LiveForm::kPackedRounded), "DeepGEMM", true}}},
     {Engine::kSglang,
      SchemeId::kFp8Channel,
      Where::kLinears,
@@ -164,7 +177,7 @@ constexpr FormRow kFormRows[] = {
      SchemeId::kFp8Channel,
      Where::kBoth,
      Piece::kAny,
-     {Cell{bit(LiveForm::kAsStored), "Marlin"}, kSame, kSame}},
+     {Cell{bits(LiveForm::kAsStored), "Marlin"}, kSame, kSame}},
     {Engine::kSglang,
      SchemeId::kInt8Channel,
      Where::kLinears,
@@ -175,7 +188,7 @@ constexpr FormRow kFormRows[] = {
      SchemeId::kNvfp4,
      Where::kLinears,
      Piece::kWeight,
-     {kMarlin, kMarlin, Cell{bit(LiveForm::kAsStored), kTrtllm}}},
+     {kMarlin, kMarlin, Cell{bits(LiveForm::kAsStored), kTrtllm}}},
 };
 
 Piece piece_of(std::string_view part) {
@@ -241,13 +254,16 @@ class Blocks {
     if (blocks.scale_rows_ == 0 || blocks.scale_cols_ == 0) return std::nullopt;
     blocks.matrices_ = codes.bytes.size() / std::max<std::size_t>(1, blocks.rows_ * blocks.cols_);
     // Square blocks, the last of which may be cut.
-    blocks.side_ = (blocks.cols_ + blocks.scale_cols_ - 1) / blocks.scale_cols_;
-    const auto fits = [&](std::size_t n_values, std::size_t n_scales) {
-      return (n_values + blocks.side_ - 1) / blocks.side_ == n_scales;
-    };
-    if (!fits(blocks.rows_, blocks.scale_rows_) || !fits(blocks.cols_, blocks.scale_cols_))
-      return std::nullopt;
-    return blocks;
+    for (const std::size_t side :
+         {kUsualSide, (blocks.cols_ + blocks.scale_cols_ - 1) / blocks.scale_cols_}) {
+      blocks.side_ = side;
+      const auto fits = [&](std::size_t n_values, std::size_t n_scales) {
+        return (n_values + side - 1) / side == n_scales;
+      };
+      if (fits(blocks.rows_, blocks.scale_rows_) && fits(blocks.cols_, blocks.scale_cols_))
+        return blocks;
+    }
+    return std::nullopt;
   }
 
   // Calls visit(index of a code, its decoded value, its scale), block by block; `block` before
@@ -276,18 +292,39 @@ class Blocks {
     }
   }
   [[nodiscard]] std::size_t size() const { return codes_.bytes.size(); }
+  // The exponents of scales, a row for each row of codes, in whole words of four.
+  [[nodiscard]] ByteList packed_exponents(std::span<const float> scales) const {
+    const std::size_t width = (scale_cols_ + 3) / 4 * 4;
+    ByteList out(matrices_ * rows_ * width);
+    for (std::size_t row = 0; row < matrices_ * rows_; ++row) {
+      const std::size_t of = row / rows_ * scale_rows_ + row % rows_ / side_;
+      for (std::size_t c = 0; c < scale_cols_; ++c) {
+        const auto word = std::bit_cast<std::uint32_t>(scales[of * scale_cols_ + c]);
+        out[row * width + c] = static_cast<std::byte>(word >> 23);
+      }
+    }
+    return out;
+  }
 
  private:
   Blocks(const LiveBytes& codes, const LiveBytes& scale) : codes_(codes), scale_(scale) {}
+  static constexpr std::size_t kUsualSide = 128;
   LiveBytes codes_, scale_;
   std::size_t matrices_ = 0, rows_ = 0, cols_ = 0, scale_rows_ = 0, scale_cols_ = 0, side_ = 0;
 };
 
 // The scale of a block by DeepGEMM: the power of two at or above its largest magnitude / 448.
-float power_of_two_scale(float amax) {
+// vLLM asks the logarithm in FP32, which is a whole number for what is just above a power of two.
+float power_of_two_scale(float amax, bool by_logarithm) {
   constexpr float kLeast = 1e-4F, kLargest = 448.0F;
+  const float scale = std::max(amax, kLeast) / kLargest;
+  if (!std::isfinite(scale)) return scale;
+  if (by_logarithm) {
+    const auto logarithm = static_cast<float>(std::log2(static_cast<double>(scale)));
+    return std::ldexp(1.0F, static_cast<int>(std::ceil(logarithm)));
+  }
   int exponent = 0;
-  const float mantissa = std::frexp(std::max(amax, kLeast) / kLargest, &exponent);
+  const float mantissa = std::frexp(scale, &exponent);
   return std::ldexp(1.0F, mantissa == 0.5F ? exponent - 1 : exponent);
 }
 
@@ -296,28 +333,72 @@ void put_bf16(ByteList& out, std::size_t i, float value) {
   std::memcpy(&out[i * sizeof word], &word, sizeof word);
 }
 
-std::optional<ByteList> of_blocks(LiveForm form, const LiveBytes& stored, const LiveBytes* scale) {
-  const auto blocks = Blocks::of(stored, scale);
-  if (!blocks) return std::nullopt;
-  ByteList out(blocks->size() * (form == LiveForm::kPowersOfTwo ? 1 : 2));
-  if (form == LiveForm::kDecoded) {
-    blocks->for_each([](const auto&) { return 0; },
-                     [&](std::size_t i, float value, int) { put_bf16(out, i, value); });
-    return out;
-  }
-  const auto new_scale = [](const auto& each) {
-    float amax = 0;
-    each([&](std::size_t, float value) { amax = std::max(amax, std::abs(value)); });
-    return power_of_two_scale(amax);
+ByteList decoded(const Blocks& blocks) {
+  ByteList out(blocks.size() * 2);
+  blocks.for_each([](const auto&) { return 0; },
+                  [&](std::size_t i, float value, int) { put_bf16(out, i, value); });
+  return out;
+}
+
+// Blocks under scales that are powers of two.
+struct Powers {
+  std::vector<float> scales;  // scales in the order of the old ones
+  ByteList codes, decoded;    // decoded: in BF16
+};
+
+// `is_rounded`: values are in BF16 before they are encoded again.
+Powers powers_of_two(const Blocks& blocks, bool is_rounded) {
+  Powers powers{
+      .scales = {}, .codes = ByteList(blocks.size()), .decoded = ByteList(blocks.size() * 2)};
+  const auto value_of = [&](float value) {
+    return is_rounded ? formats::float_from_bf16(formats::bf16_from_float(value)) : value;
   };
-  blocks->for_each(new_scale, [&](std::size_t i, float value, float by) {
-    const std::uint8_t code = formats::e4m3_from_float(value * (1.0F / by));
-    if (form == LiveForm::kPowersOfTwo) {
-      out[i] = static_cast<std::byte>(code);
-    } else {
-      put_bf16(out, i, formats::kE4m3Values[code] * by);
-    }
+  const auto new_scale = [&](const auto& each) {
+    float amax = 0;
+    each([&](std::size_t, float value) { amax = std::max(amax, std::abs(value_of(value))); });
+    return powers.scales.emplace_back(power_of_two_scale(amax, !is_rounded));
+  };
+  blocks.for_each(new_scale, [&](std::size_t i, float value, float by) {
+    const std::uint8_t code = formats::e4m3_from_float(value_of(value) * (1.0F / by));
+    powers.codes[i] = static_cast<std::byte>(code);
+    put_bf16(powers.decoded, i, formats::kE4m3Values[code] * by);
   });
+  return powers;
+}
+
+std::optional<ByteList> of_blocks(LiveForm form, const LiveBytes& stored, const LiveBytes* other) {
+  using enum LiveForm;
+  const bool is_scale = stored.dtype == formats::DType::kF32;
+  if (other == nullptr) return std::nullopt;
+  const auto blocks = is_scale ? Blocks::of(*other, &stored) : Blocks::of(stored, other);
+  const bool is_packed = form == kPackedPowers || form == kPackedRounded;
+  const bool is_decoded = form == kDecoded || form == kDecodedPowers;
+  if (!blocks || (is_packed && !is_scale) || (is_decoded && is_scale)) return std::nullopt;
+  if (form == kDecoded) return decoded(*blocks);
+  Powers powers = powers_of_two(*blocks, form != kPowersOfTwo && form != kPackedPowers);
+  if (is_packed) return blocks->packed_exponents(powers.scales);
+  if (form == kDecodedPowers) return std::move(powers.decoded);
+  if (!is_scale) return std::move(powers.codes);
+  ByteList out(powers.scales.size() * sizeof(float));
+  std::memcpy(out.data(), powers.scales.data(), out.size());
+  return out;
+}
+
+// Scales of 16 columns of a matrix, as kernels for NVFP4 read them: tiles of 128 rows and 4
+// columns, in each of which 4 rows that are 32 apart follow each other.
+std::optional<ByteList> in_tiles(const LiveBytes& stored) {
+  constexpr std::size_t kRows = 128, kCols = 4, kApart = 32;
+  if (stored.shape.size() != 2 || stored.dtype != formats::DType::kF8E4M3) return std::nullopt;
+  const std::size_t rows = stored.shape[0], cols = stored.shape[1];
+  const std::size_t tile_rows = (rows + kRows - 1) / kRows, tile_cols = (cols + kCols - 1) / kCols;
+  ByteList out(tile_rows * kRows * tile_cols * kCols);
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t c = 0; c < cols; ++c) {
+      const std::size_t tile = r / kRows * tile_cols + c / kCols;
+      const std::size_t place = (r % kApart * (kRows / kApart) + r % kRows / kApart) * kCols;
+      out[tile * kRows * kCols + place + c % kCols] = stored.bytes[r * cols + c];
+    }
+  }
   return out;
 }
 
@@ -361,20 +442,22 @@ LiveForms live_forms(Engine engine, const LiveWeight& weight, std::optional<Live
       kFormRows, [&](const FormRow& each) { return fits(each, engine, weight); });
   if (row == std::end(kFormRows)) return {.forms = {}, .kernel = "a kernel that was not read"};
   LiveForms forms;
-  unsigned bits = 0;
+  unsigned of_cards = 0;
   for (std::size_t c = 0; c < kLiveCards; ++c) {
     if (card && static_cast<std::size_t>(*card) != c) continue;
-    bits |= row->cards[c].forms;
-    if (forms.kernel.empty()) forms.kernel = row->cards[c].kernel;
+    const Cell& cell = row->cards[c];
+    of_cards |= cell.forms;
+    if (forms.kernel.empty()) forms.kernel = cell.kernel;
+    forms.is_alike = forms.is_alike || cell.is_alike;
   }
   for (std::size_t f = 0; f < kLiveForms; ++f) {
-    if ((bits >> f & 1U) != 0) forms.forms.push_back(static_cast<LiveForm>(f));
+    if ((of_cards >> f & 1U) != 0) forms.forms.push_back(static_cast<LiveForm>(f));
   }
   return forms;
 }
 
 std::optional<std::vector<std::byte>> in_form(LiveForm form, const LiveBytes& stored,
-                                              const LiveBytes* scale) {
+                                              const LiveBytes* other) {
   using enum LiveForm;
   switch (form) {
     case kAsStored:
@@ -388,9 +471,14 @@ std::optional<std::vector<std::byte>> in_form(LiveForm form, const LiveBytes& st
         return r < n / 2 ? 2 * r : 2 * (r - n / 2) + 1;
       });
     case kPowersOfTwo:
+    case kPackedPowers:
+    case kRoundedPowers:
+    case kPackedRounded:
     case kDecoded:
     case kDecodedPowers:
-      return of_blocks(form, stored, scale);
+      return of_blocks(form, stored, other);
+    case kTiles:
+      return in_tiles(stored);
     case kLargestReciprocal:
       return largest_reciprocal(stored);
   }

@@ -26,12 +26,16 @@ enum class LiveForm : std::uint8_t {
   kTransposed,         ///< columns by rows
   kHalvesSwapped,      ///< up before gate, in each expert
   kRowsInterleaved,    ///< rows of gate and up in turn, in each expert
-  kPowersOfTwo,        ///< FP8 codes encoded again under scales that are powers of two
+  kPowersOfTwo,        ///< FP8 codes encoded again under powers of two as scales; these scales
+  kPackedPowers,       ///< exponents of kPowersOfTwo: a row for each row of codes, four in a word
+  kRoundedPowers,      ///< kPowersOfTwo of values that are in BF16 before
+  kPackedRounded,      ///< exponents of kRoundedPowers
   kDecoded,            ///< FP8 codes times scales, in BF16
-  kDecodedPowers,      ///< decoded codes of kPowersOfTwo
+  kDecodedPowers,      ///< decoded codes of kRoundedPowers
+  kTiles,              ///< scales in tiles of 128 rows and 4 columns, padded by zeros
   kLargestReciprocal,  ///< one number: 1 / the largest of the joined
 };
-inline constexpr std::size_t kLiveForms = 8;
+inline constexpr std::size_t kLiveForms = 12;
 std::string_view live_form_name(LiveForm form);
 
 /// Generations of cards, by compute capability: 8.0 to 8.9, 9.0, 10.0.
@@ -49,6 +53,7 @@ struct LiveWeight {
 struct LiveForms {
   std::vector<LiveForm> forms;  ///< forms that can be computed
   std::string kernel;           ///< kernel that may have packed it otherwise; empty: none does
+  bool is_alike = false;        ///< kernels are chosen alike: if one of a kind has a form, all have
 };
 /// `card`: nullopt: any of them.
 LiveForms live_forms(Engine engine, const LiveWeight& weight, std::optional<LiveCard> card);
@@ -60,10 +65,10 @@ struct LiveBytes {
   formats::Shape shape;
 };
 
-/// The bytes of another form. `scale`: that of FP8 codes in blocks, F32, for forms that need it.
-/// nullopt: the parameter has no such form.
+/// The bytes of another form. `other`: scales (F32) of FP8 codes in blocks, or the codes of scales,
+/// for forms that need it. nullopt: the parameter has no such form.
 std::optional<std::vector<std::byte>> in_form(LiveForm form, const LiveBytes& stored,
-                                              const LiveBytes* scale);
+                                              const LiveBytes* other);
 
 /// The name under which both sides are compared: modules have several names in an engine, and
 /// engines several names for one module.

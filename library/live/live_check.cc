@@ -57,6 +57,7 @@ struct Expected {
   LivePlace place;
   const std::string* told = nullptr;  ///< digest of the engine; null: it tells none
   std::string name;                   ///< name in the engine, else in the files
+  std::string kind;                   ///< kind of parameter for which kernels are chosen
   engines::LiveForms forms;
   std::uint64_t n_bytes = 0;
 };
@@ -155,6 +156,7 @@ std::vector<Expected> expected_of(const convert::Plan& plan, const LiveAnswer& a
                                      .place = place,
                                      .name = joined.spec.name});
       const std::string_view word = last_word(joined.spec.name);
+      at.kind = fmt::format("{} {}", formats::scheme_facts(first.to).name, word);
       at.forms =
           engines::live_forms(answer.engine,
                               {.scheme = first.to,
@@ -288,13 +290,15 @@ class Comparison {
   [[nodiscard]] std::optional<LiveForm> form_of(
       const Expected& at, const std::map<std::uint32_t, std::vector<std::byte>>& held) const {
     const LiveBytes stored = bytes_of(at.file, at.joined, held.at(at.joined));
-    std::optional<LiveBytes> scale;
+    // Codes and their scales are told apart by their dtypes.
+    std::optional<LiveBytes> other;
     for (const auto& [joined, bytes] : held) {
-      if (joined != at.joined) scale = bytes_of(at.file, joined, bytes);
+      const LiveBytes part = bytes_of(at.file, joined, bytes);
+      if (joined != at.joined && part.shape.size() == stored.shape.size()) other = part;
     }
     for (const LiveForm form : at.forms.forms) {
       if (form == LiveForm::kAsStored) continue;
-      const auto bytes = engines::in_form(form, stored, scale ? &*scale : nullptr);
+      const auto bytes = engines::in_form(form, stored, other ? &*other : nullptr);
       if (bytes && is_told(at, digests_of(answer_.engine, *bytes))) return form;
     }
     return std::nullopt;
@@ -369,10 +373,33 @@ LiveRow live_row(const LiveAnswer& answer, const Expected& at, std::optional<Liv
   return become(LiveState::kDiffers, "other bytes than the files");
 }
 
+// The kinds of which a parameter has a known form, where kernels are chosen for all of a kind.
+std::set<std::string> kinds_that_fit(const Comparison& comparison) {
+  std::set<std::string> kinds;
+  for (std::size_t i = 0; i < comparison.expected().size(); ++i) {
+    const Expected& at = comparison.expected()[i];
+    if (at.forms.is_alike && comparison.form(i)) kinds.insert(at.kind);
+  }
+  return kinds;
+}
+
+// Parameters that engines make of others.
+struct MadeRow {
+  std::string_view word, fact;
+};
+constexpr MadeRow kMade[] = {
+    {"W_UK_T", "made of kv_b_proj"},
+    {"W_UV", "made of kv_b_proj"},
+    {"alpha", "made of global scales"},
+    {"input_global_scale_inv", "made of global scales"},
+};
+
 // A parameter that the checkpoint does not have: workspace, or a number made of others.
 LiveRow row_of_other(const LivePlace& place, std::string name, const std::string& digest,
                      const LiveOptions& options) {
   LiveRow row{.place = place, .name = std::move(name), .state = LiveState::kUnexpected};
+  const auto* const made = std::ranges::find(kMade, last_word(row.name), &MadeRow::word);
+  if (made != std::end(kMade)) row.fact = made->fact;
   if (const std::string* learned = learned_digest(options, place, row.name)) {
     row.state = *learned == digest ? LiveState::kLearned : LiveState::kDiffers;
     row.fact = *learned == digest ? "as in the trusted start" : "not what the trusted start had";
@@ -460,9 +487,12 @@ LiveReport compare_live(const LiveAnswer& answer, const LiveOptions& options) {
   comparison->compare(convert::joined_groups(live->plan()));
   std::set<std::pair<LivePlace, std::string>> asked;
   const bool has_fused = fuses_shared(answer, comparison->expected());
+  const std::set<std::string> fitting = kinds_that_fit(*comparison);
   for (std::size_t i = 0; i < comparison->expected().size(); ++i) {
     Expected at = comparison->expected()[i];
     const std::string_view word = last_word(at.compared);
+    // No kernel packed it: others of its kind have a form that is known.
+    if (fitting.contains(at.kind)) at.forms.kernel.clear();
     if (has_fused && (word.starts_with("w13_") || word.starts_with("w2_")))
       at.forms.kernel = kFusesShared;
     asked.emplace(at.place, at.compared);

@@ -139,7 +139,7 @@ def to_bf16(values):
 
 
 def powers_of_two(codes, scale):
-    """Codes under scales that are powers of two, as DeepGEMM makes them while vLLM loads."""
+    """Codes under scales that are powers of two, and these, as DeepGEMM makes them while vLLM loads."""
     values = CODES[codes] * spread(scale, codes)
     pad = [(0, -side % 128) for side in codes.shape]
     blocks = np.pad(np.abs(values), pad).reshape(-(-codes.shape[0] // 128), 128, -1, 128).max(axis=(1, 3))
@@ -150,7 +150,7 @@ def powers_of_two(codes, scale):
     best = nearest.min(axis=-1, keepdims=True)
     ties = nearest == best
     even = np.where(ties & (np.arange(127) % 2 == 0), 0, np.where(ties, 1, 2)).argmin(axis=-1)
-    return (even | (np.signbit(scaled) << 7)).astype(np.uint8)
+    return (even | (np.signbit(scaled) << 7)).astype(np.uint8), new
 
 
 # Hashes.
@@ -324,17 +324,31 @@ def try_schemes(plain, fp8, config):
     model = tensors_of(fp8)
     ranks = [parameters(model, config, r, 1, 2, 2) for r in range(2)]
     compare(0, fp8, vllm(ranks, 1), "--gpu", "h100", says=["expert 2", "as stored"])
-    # DeepGEMM: codes under scales that are powers of two, and these in another order.
-    encoded = []
+    # DeepGEMM: codes under scales that are powers of two, and these; on Blackwell their exponents, a row for each of codes.
+    encoded, packed = [], []
     for made in ranks:
-        now = dict(made)
+        encoded.append(dict(made))
+        packed.append(dict(made))
         for name, scale in made.items():
             codes = name.replace("_scale_inv", "")
             if name.endswith("weight_scale_inv") and scale.ndim == 2:
-                now[codes] = powers_of_two(made[codes], scale)
-                now[name] = scale.T.copy() + 1
-        encoded.append(now)
-    compare(0, fp8, vllm(encoded, 1), "--gpu", "h100", says=["scales made powers of two", "not comparable", "DeepGEMM"])
+                encoded[-1][codes], encoded[-1][name] = powers_of_two(made[codes], scale)
+                packed[-1][codes] = encoded[-1][codes]
+                exponents = (np.frexp(encoded[-1][name])[1] + 126).astype(np.uint8)
+                exponents = np.pad(exponents, ((0, 0), (0, -exponents.shape[1] % 4)))
+                packed[-1][name] = np.repeat(exponents, 128, axis=0)[:len(made[codes])]
+    compare(0, fp8, vllm(encoded, 1), "--gpu", "h100", says="scales made powers of two\n")
+    compare(0, fp8, vllm(packed, 1), "--gpu", "b200", says=["scales made powers of two, packed"])
+    # Where others show that DeepGEMM did it, one that fits no form differs; else it may be packed in some other way.
+    o_proj = "model.layers.0.self_attn.o_proj.weight"
+
+    def other_code(array):
+        array.reshape(-1)[5] ^= 1
+        return array
+    compare(1, fp8, vllm(changed(encoded, o_proj, other_code), 1), "--gpu", "h100", says=f"{o_proj}: differs")
+    strange = [{name: array + 1 if name.endswith("_scale_inv") and array.ndim == 2 else array for name, array in made.items()}
+               for made in encoded]
+    compare(0, fp8, vllm(strange, 1), "--gpu", "h100", says=["not comparable", "DeepGEMM"])
     sums = [{name: to_bf16(CODES[made[name]] * spread(made[name + "_scale_inv"], made[name]))
              if name + "_scale_inv" in made else array for name, array in made.items() if not name.endswith("_scale_inv")}
             for made in [parameters(model, config, 0, 1)]]

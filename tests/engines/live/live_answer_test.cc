@@ -91,6 +91,50 @@ TEST(InForm, RowsAndColumnsArePutWhereEnginesPutThem) {
   EXPECT_EQ(in_form(LiveForm::kDecoded, matrix, nullptr), std::nullopt);
 }
 
+// Two blocks of a row: ones under scales of 1.75 and a bit, and of 0.5.
+TEST(InForm, ScalesBecomePowersOfTwo) {
+  const std::vector<std::byte> codes(130, std::byte{0x38});
+  const std::array<float, 2> scales = {1.75341796875F, 0.5F};
+  const LiveBytes of_codes{.bytes = codes, .dtype = DType::kF8E4M3, .shape = {1, 130}};
+  const LiveBytes of_scales{
+      .bytes = std::as_bytes(std::span(scales)), .dtype = DType::kF32, .shape = {1, 2}};
+  const auto encoded = [&](LiveForm form, int first) {
+    const auto made = in_form(form, of_codes, &of_scales).value();
+    EXPECT_EQ(made[0], static_cast<std::byte>(first));
+    EXPECT_EQ(made[127], made[0]);
+    EXPECT_EQ(made[128], std::byte{0x78});  // 256
+  };
+  encoded(LiveForm::kPowersOfTwo, 0x76);    // 224.4
+  encoded(LiveForm::kRoundedPowers, 0x7E);  // 1.75 in BF16, so 448
+  const std::array<float, 2> powers = {0x1p-7F, 0x1p-9F};
+  const auto expected = std::as_bytes(std::span(powers));
+  EXPECT_EQ(in_form(LiveForm::kPowersOfTwo, of_scales, &of_codes),
+            std::vector<std::byte>(expected.begin(), expected.end()));
+  EXPECT_EQ(in_form(LiveForm::kPackedPowers, of_scales, &of_codes), bytes_of({120, 118, 0, 0}));
+  EXPECT_EQ(in_form(LiveForm::kPackedRounded, of_scales, &of_codes), bytes_of({119, 118, 0, 0}));
+  EXPECT_EQ(in_form(LiveForm::kPackedPowers, of_codes, &of_scales), std::nullopt);
+  EXPECT_EQ(in_form(LiveForm::kDecodedPowers, of_scales, &of_codes), std::nullopt);
+  EXPECT_EQ(in_form(LiveForm::kPowersOfTwo, of_scales, nullptr), std::nullopt);
+}
+
+TEST(InForm, TilesHold128RowsAnd4Columns) {
+  constexpr std::size_t kRows = 130, kCols = 5, kTileRows = 2, kTileCols = 2;
+  std::vector<std::byte> stored(kRows * kCols);
+  for (std::size_t i = 0; i < stored.size(); ++i) stored[i] = static_cast<std::byte>(i % 251);
+  std::vector<std::byte> expected;
+  for (std::size_t tile = 0; tile < kTileRows * kTileCols; ++tile) {
+    for (std::size_t row = 0; row < 32; ++row) {
+      for (std::size_t i = 0; i < 16; ++i) {
+        const std::size_t r = tile / kTileCols * 128 + i / 4 * 32 + row;
+        const std::size_t c = tile % kTileCols * 4 + i % 4;
+        expected.push_back(r < kRows && c < kCols ? stored[r * kCols + c] : std::byte{0});
+      }
+    }
+  }
+  const LiveBytes scales{.bytes = stored, .dtype = DType::kF8E4M3, .shape = {kRows, kCols}};
+  EXPECT_EQ(in_form(LiveForm::kTiles, scales, nullptr), expected);
+}
+
 TEST(InForm, LargestReciprocalIsOneNumber) {
   const std::array<float, 3> values = {0.5F, 4.0F, 2.0F};
   const LiveBytes stored{
