@@ -18,14 +18,10 @@ one. The processing of weights is that of CUDA (PROCESSORS).
 import argparse
 import hashlib
 import json
-import multiprocessing
-import os
 import pathlib
-import queue
 import sys
-import tempfile
-import traceback
 
+import ranks
 import sglang_loads
 
 # What a module of layers or models was told of the processor as it was imported.
@@ -69,7 +65,8 @@ def fill(model):
         tensor.data.view(torch.uint8).fill_(0x7F)
 
 
-def state_of_rank(rank, options, meeting):
+def load_on_rank(rank, options, meeting):
+    """SGLang's model on a rank, loaded and processed as on the card, with what it warned of."""
     import torch
 
     torch.set_num_threads(1)
@@ -97,7 +94,14 @@ def state_of_rank(rank, options, meeting):
         return model
 
     loaders._initialize_model = initialize_and_fill
-    model = loader.load_model(model_config=config, device_config=DeviceConfig("cpu"))
+    return loader.load_model(model_config=config, device_config=DeviceConfig("cpu")), warnings
+
+
+def state_of_rank(rank, options, meeting):
+    import torch
+    from sglang.srt.model_loader import loader as loaders
+
+    model, warnings = load_on_rank(rank, options, meeting)
     if options.sharded and warnings:
         raise RuntimeError("; ".join(warnings[:8]))
     state = {name: facts_of(tensor) for name, tensor in loaders.ShardedStateLoader._filter_subtensors(model.state_dict()).items()}
@@ -109,38 +113,9 @@ def state_of_rank(rank, options, meeting):
     return state
 
 
-def load_rank(rank, options, meeting, results):
-    try:
-        results.put((rank, state_of_rank(rank, options, meeting)))
-    except BaseException as error:  # the parent reports it
-        traceback.print_exc()
-        results.put((rank, f"{type(error).__name__}: {error}"))
-    results.close()
-    results.join_thread()
-    os._exit(0)  # threads of SGLang do not end by themselves
-
-
 def states(options):
     """The state dict of each rank: {key: facts}."""
-    context = multiprocessing.get_context("fork")
-    results = context.Queue()
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = lambda rank: (rank, options, folder + "/meeting", results)
-        ranks = [context.Process(target=load_rank, args=arguments(rank)) for rank in range(options.tp)]
-        for process in ranks:
-            process.start()
-        found = {}
-        try:
-            while len(found) < options.tp:
-                found.update([results.get(timeout=options.timeout)])
-        except queue.Empty:
-            found = {rank: f"no answer in {options.timeout} s" for rank in range(options.tp)} | found
-        for process in ranks:
-            process.kill() if isinstance(found.get(ranks.index(process)), str) else process.join(10)
-    failures = [f"rank {rank}: {state}" for rank, state in sorted(found.items()) if isinstance(state, str)]
-    if failures:
-        sys.exit("\n".join(failures))
-    return [found[rank] for rank in sorted(found)]
+    return ranks.on_each_rank(state_of_rank, options, options.tp)
 
 
 def compare(whole, sharded):

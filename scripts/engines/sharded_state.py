@@ -17,14 +17,14 @@ chosen (KERNELS). Only loading is done, so no kernel runs.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
-import multiprocessing
 import os
 import pathlib
-import queue
 import sys
-import tempfile
+
+import ranks
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -34,6 +34,7 @@ ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
+    "TORCH_COMPILE_DISABLE": "1",
 }
 
 # Keys that checkpoints do not fill: scales and zero points of caches that the engine creates.
@@ -147,17 +148,9 @@ def facts_of(tensor):
     }
 
 
-def load_rank(rank, options, meeting, results):
-    try:
-        results.put((rank, state_of_rank(rank, options, meeting)))
-    except BaseException as error:  # the parent reports it
-        import traceback
-
-        traceback.print_exc()
-        results.put((rank, f"{type(error).__name__}: {error}"))
-
-
-def state_of_rank(rank, options, meeting):
+@contextlib.contextmanager
+def loaded_on_rank(rank, options, meeting, choose_kernels=replace_kernels):
+    """vLLM's model on a rank, filled by its loader, and its config; before vLLM processes the weights."""
     import torch
     from vllm.config import set_current_vllm_config
     from vllm.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
@@ -167,7 +160,7 @@ def state_of_rank(rank, options, meeting):
     from vllm.utils.torch_utils import set_default_torch_dtype
 
     torch.set_num_threads(1)
-    replace_kernels()
+    choose_kernels()
     speculative = {"method": "mtp", "model": options.model, "num_speculative_tokens": 1} if options.mtp else None
     config = EngineArgs(
         model=options.model,
@@ -192,49 +185,44 @@ def state_of_rank(rank, options, meeting):
         model_config = config.speculative_config.draft_model_config if options.mtp else config.model_config
         with set_default_torch_dtype(model_config.dtype), torch.device("cpu"):
             model = initialize_model(vllm_config=config, model_config=model_config)
-        filtered = sharded_state_loader.ShardedStateLoader._filter_subtensors
-        before = {n: t for n, t in filtered(model.state_dict()).items() if not n.endswith(CONSTANTS)}
-        fill(before)
+        fill({name: tensor for name, tensor in state_of(model).items() if not name.endswith(CONSTANTS)})
         if options.sharded:
             sharded_state_loader.logger.warning = lambda text, *args: warnings.append(text % args)
         loader.load_weights(model, model_config)
-        state = {name: facts_of(tensor) for name, tensor in filtered(model.state_dict()).items()}
-    if warnings:
-        raise RuntimeError("; ".join(warnings[:8]))
-    return state
+        if warnings:
+            raise RuntimeError("; ".join(warnings[:8]))
+        yield model, config
+
+
+def state_of(model):
+    """The tensors that the loader of sharded_state asks for."""
+    from vllm.model_executor.model_loader.sharded_state_loader import ShardedStateLoader
+
+    return ShardedStateLoader._filter_subtensors(model.state_dict())
+
+
+def state_of_rank(rank, options, meeting):
+    with loaded_on_rank(rank, options, meeting) as (model, _):
+        return {name: facts_of(tensor) for name, tensor in state_of(model).items()}
 
 
 def states(options):
     """The state dict of each rank: {key: facts}."""
+    return on_each_rank(state_of_rank, options)
+
+
+def on_each_rank(work, options):
+    """The results of work(rank, options, meeting) in a process for each rank."""
     identity = f"ranks{os.getpid()}{'s' if options.sharded else 'w'}"
     os.environ.update(ENVIRONMENT, VLLM_DIST_IDENT=identity)
     import vllm.engine.arg_utils  # noqa: F401 - once, before the ranks are forked
     import vllm.model_executor.models.deepseek_v2  # noqa: F401
 
-    context = multiprocessing.get_context("fork")
-    results = context.Queue()
-    with tempfile.TemporaryDirectory() as folder:
-        n_ranks = options.tp * options.pp
-        ranks = [
-            context.Process(target=load_rank, args=(rank, options, folder + "/meeting", results)) for rank in range(n_ranks)
-        ]
-        for process in ranks:
-            process.start()
-        found = {}
-        try:
-            while len(found) < n_ranks:
-                found.update([results.get(timeout=options.timeout)])
-        except queue.Empty:
-            silent = f"no answer in {options.timeout} s"
-            found = {rank: silent for rank in range(n_ranks)} | found
-        for process in ranks:
-            process.kill() if isinstance(found.get(ranks.index(process)), str) else process.join(10)
-    for memory in pathlib.Path("/dev/shm").glob(identity + "-*"):  # vLLM leaves it there
-        memory.unlink()
-    failures = [f"rank {rank}: {state}" for rank, state in sorted(found.items()) if isinstance(state, str)]
-    if failures:
-        sys.exit("\n".join(failures))
-    return [found[rank] for rank in sorted(found)]
+    try:
+        return ranks.on_each_rank(work, options, options.tp * options.pp)
+    finally:
+        for memory in pathlib.Path("/dev/shm").glob(identity + "-*"):  # vLLM leaves it there
+            memory.unlink()
 
 
 def compare(whole, sharded):

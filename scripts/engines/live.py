@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+"""Compares what the engines themselves tell of loaded weights with the files: `ingot check --live-answer`.
+
+    live.py vllm|sglang INGOT [--only TEXT] [--record] [--keep FOLDER]
+
+Each job is a small random model in a form that ingot writes, on one or two ranks. The engine loads and processes it on a
+CPU as for a card, and its own code makes the answer of its end point (vllm_live.py, sglang_live.py say what is replaced
+there). A job's result says by state, and by the form or the kernel that `ingot check` names, how many parameters and
+bytes are so; it is compared with live.jsonl, --record writes the rows again. Nothing may differ or be missing. Then
+copies are loaded of which one bit of the files is another, and of which two experts have exchanged their names: the
+parameters that hold these, and no others, must differ from the files.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import types
+
+import matrix
+
+EXPECTED = matrix.HERE / "live.jsonl"
+QUIET = ["--quiet", "--progress", "never", "--mtp", "drop", "--allow", "engine-refuses=*"]
+MODELS = {**matrix.MODELS, **matrix.FURTHER_MODELS}
+BLOCKS, BLOCKS_CT, ROWS, INT8 = (
+    "fp8-block, deepseek", "fp8-block, compressed-tensors", "fp8-channel, compressed-tensors", "int8-channel, compressed-tensors"
+)
+NVFP4, NVFP4_STATIC, INT4 = "nvfp4, compressed-tensors", "nvfp4 static, compressed-tensors", "int4-group, compressed-tensors"
+FORMS = {**matrix.FORMS, **matrix.FURTHER_FORMS}
+# SGLang splits it by its rows when it is transposed already.
+PLAIN_KV_B = ["--rule", "role:kv-b-proj=bf16"]
+
+
+def jobs(engine):
+    """Model, form, and how the engine is started, of each job."""
+    five = ["bf16", BLOCKS, BLOCKS_CT, ROWS, INT8]
+    further = ["deepseek_v2", "deepseek_v32", "glm_moe_dsa", "kimi_k2"]
+    ranks = [{"tp": 1}, {"tp": 2}]
+    if engine == "sglang":
+        for model in ("deepseek_v3", "qwen3_moe"):
+            for form in five:
+                for how in [*ranks, *([{"tp": 2, "ep": True}] if form in ("bf16", BLOCKS) else [])]:
+                    yield model, form, how
+        for model in further:
+            for form in ("bf16", BLOCKS):
+                yield model, form, {"tp": 2}
+        for form in ("bf16", BLOCKS, BLOCKS_CT, ROWS):
+            yield "deepseek_v3", form, {"tp": 2, "card": "blackwell"}
+        yield "deepseek_v3", BLOCKS, {"tp": 2, "hash": "cpu"}
+        yield "deepseek_v3", BLOCKS, {"tp": 1, "unfused": False}
+        return
+    for model in ("deepseek_v3", "qwen3_moe"):
+        for form in [*five, NVFP4, NVFP4_STATIC, INT4]:
+            for how in [*ranks, {"tp": 2, "card": "blackwell"}, *([{"tp": 2, "ep": True}] if form in ("bf16", BLOCKS) else [])]:
+                yield model, form, how
+        yield model, BLOCKS, {"tp": 2, "pp": 2}
+        yield model, "bf16", {"tp": 2, "card": "ampere"}
+        yield model, INT8, {"tp": 2, "card": "ampere"}
+        yield model, BLOCKS, {"tp": 2, "deep_gemm": False}
+    for model in further:
+        for form in ("bf16", BLOCKS):
+            yield model, form, {"tp": 2}
+
+
+CARDS = {"hopper": "h200", "blackwell": "b200", "ampere": "a100"}
+
+
+def options_of(engine, folder, form, how):
+    """The options of vllm_live.py or sglang_live.py."""
+    options = types.SimpleNamespace(
+        model=folder, tp=1, pp=1, ep=False, card="hopper", hash="card", timeout=3600, sharded=False, mtp=False, own=(),
+        quantization=None, unfused=True, dtype="bfloat16", engine="{}", deep_gemm=True,
+    )
+    options.__dict__.update(how)
+    if engine == "sglang" and form == INT8:
+        options.quantization = "w8a8_int8"
+    if engine == "vllm":
+        options.model = str(folder)
+    return options
+
+
+def run(words, status=0):
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    if done.returncode not in (status if isinstance(status, tuple) else (status,)):
+        sys.exit(f"{' '.join(map(str, words))}: exit code {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+    return done.stdout
+
+
+class Folders:
+    """The models and the forms of them, each made when it is first asked for."""
+
+    def __init__(self, ingot, root):
+        self.ingot, self.root = ingot, root
+
+    def model(self, model):
+        folder = self.root / model
+        if not folder.exists():
+            run([self.ingot, "synth", folder, *MODELS[model]])
+        return folder
+
+    def form(self, engine, model, form):
+        kv_b = PLAIN_KV_B if engine == "sglang" and form in (ROWS, INT8) and model != "qwen3_moe" else []
+        folder = self.root / f"{model}, {form}{', plain kv_b' if kv_b else ''}"
+        if not folder.exists():
+            run([self.ingot, "convert", self.model(model), folder, *FORMS[form], *kv_b, *QUIET])
+        return folder
+
+
+def header_of(data):
+    size = struct.unpack("<Q", data[:8])[0]
+    return size, json.loads(data[8:8 + size])
+
+
+def with_flipped_bit(data, name):
+    """The file with another value of one bit in the middle of a tensor."""
+    size, header = header_of(data)
+    begin, end = header[name]["data_offsets"]
+    changed = bytearray(data)
+    changed[8 + size + (begin + end) // 2] ^= 1
+    return bytes(changed)
+
+
+def with_exchanged_experts(data, one, other):
+    """The file with all tensors of two experts under each other's names."""
+    size, header = header_of(data)
+    moved = {}
+    for name, row in header.items():
+        for a, b in ((one, other), (other, one)):
+            if f".{a}." in name:
+                moved[name] = header[name.replace(f".{a}.", f".{b}.")]["data_offsets"]
+    for name, offsets in moved.items():
+        header[name]["data_offsets"] = offsets
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return struct.pack("<Q", size) + text.ljust(size) + data[8 + size:] if len(text) <= size else sys.exit("the header grew")
+
+
+def checked(ingot, folder, answer, how, status=0):
+    """The document of `ingot check`, of an answer that the engine gave."""
+    path = folder.parent / "answer.json"
+    path.write_text(json.dumps(answer))
+    words = [ingot, "check", folder, "--live-answer", path, "--gpu", CARDS[how.get("card", "hopper")], "--json"]
+    return json.loads(run(words, status))["live"]
+
+
+def summary(live):
+    """Parameters and bytes by state and fact."""
+    found = {}
+    for row in live["parameters"]:
+        key = row["state"] + (f": {row['fact']}" if row["fact"] else "")
+        count, n_bytes = found.get(key, (0, 0))
+        found[key] = (count + 1, n_bytes + row["bytes"])
+    return {key: list(found[key]) for key in sorted(found)}
+
+
+def title(model, form, how):
+    words = [f"{key} {value}" for key, value in how.items() if value is not True]
+    return ", ".join([model, form, *words, *(key for key, value in how.items() if value is True)])
+
+
+def named_changes(engine, live, folders, tp):
+    """Faults where a changed copy of a model is not told from the model by the right names."""
+    faults = []
+    for form in ("bf16", BLOCKS, INT8):
+        folder = folders.form(engine, "deepseek_v3", form)
+        file = "model.safetensors"
+        data = (folder / file).read_bytes()
+        layer, experts = "model.layers.1.", "model.layers.1.mlp.experts"
+        cases = {
+            f"{layer}self_attn.o_proj.weight": with_flipped_bit(data, f"{layer}self_attn.o_proj.weight"),
+            f"{layer}input_layernorm.weight": with_flipped_bit(data, f"{layer}input_layernorm.weight"),
+            f"{experts}.5.up_proj.weight": with_flipped_bit(data, f"{experts}.5.up_proj.weight"),
+            "experts exchanged": with_exchanged_experts(data, "mlp.experts.3", "mlp.experts.9"),
+        }
+        for case, changed in cases.items():
+            copy = folder.parent / "changed"
+            shutil.copytree(folder, copy)
+            (copy / file).write_bytes(changed)
+            how = {"tp": tp}
+            kept = folder.parent / f"{engine}, {form}, tp {tp}, {case}.json"
+            found = checked(folders.ingot, folder, answered(live, options_of(engine, copy, form, how), kept), how, 1)
+            shutil.rmtree(copy)
+            named = sorted({row["name"].replace(".routed_experts", "") for row in found["parameters"] if row["state"] == "differs"})
+            parts = {"w13_weight", "w2_weight"} | ({"w13_weight_scale", "w2_weight_scale"} if form == INT8 else set())
+            if engine == "vllm" and form == BLOCKS:
+                parts |= {"w13_weight_scale_inv", "w2_weight_scale_inv"}
+            wanted = [case]
+            if case.startswith(experts):
+                wanted = [f"{experts}.w13_weight"]
+            if case == "experts exchanged":
+                wanted = sorted(f"{experts}.{part}" for part in parts)
+            if named != wanted:
+                faults.append(f"{form}, {case}: {named} differ instead of {wanted}")
+            print(f"  {form}, tp {tp}, {case}: differs: {', '.join(named)}", flush=True)
+    return faults
+
+
+def answered(live, options, kept):
+    """What the engine tells, or what it told in an earlier call."""
+    if not kept.exists():
+        kept.write_text(json.dumps(live.answer(options)))
+    return json.loads(kept.read_text())
+
+
+def recorded():
+    lines = [json.loads(line) for line in EXPECTED.read_text().splitlines()]
+    return {(row["engine"], row["job"]): row["result"] for row in lines}
+
+
+def record(results):
+    lines = [json.dumps({"engine": engine, "job": job, "result": results[engine, job]}) for engine, job in sorted(results)]
+    EXPECTED.write_text("\n".join(lines) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engine", choices=["vllm", "sglang"])
+    parser.add_argument("ingot", type=pathlib.Path)
+    parser.add_argument("--only", default="", help="jobs whose title contains this; no changed copies")
+    parser.add_argument("--record", action="store_true", help="write the results of these jobs into live.jsonl")
+    parser.add_argument("--changed", action="store_true", help="only the changed copies")
+    parser.add_argument("--keep", type=pathlib.Path, help="a folder for models and answers, taken from there by the next call")
+    options = parser.parse_args()
+    if options.engine == "sglang":
+        import sglang_live as live
+
+        live.prepare()
+    else:
+        import vllm_live as live
+
+        live.prepare()
+    before, rows, faults = recorded(), {}, []
+    with tempfile.TemporaryDirectory() as scratch:
+        root = (options.keep or pathlib.Path(scratch)).resolve()
+        root.mkdir(exist_ok=True)
+        folders = Folders(options.ingot.resolve(), root)
+        for model, form, how in jobs(options.engine):
+            job = title(model, form, how)
+            if options.only not in job or options.changed:
+                continue
+            folder = folders.form(options.engine, model, form)
+            try:
+                answer = answered(live, options_of(options.engine, folder, form, how), root / f"{options.engine}, {job}.json")
+                result = summary(checked(folders.ingot, folder, answer, how, (0, 1)))
+            except SystemExit as error:
+                result = {"refused": str(error)[:300]}
+            print(f"{job}: {json.dumps(result)}", flush=True)
+            rows[options.engine, job] = result
+            if options.record:
+                record({**recorded(), **rows})
+            if any(key.startswith(("differs", "missing")) for key in result):
+                faults.append(f"{job}: {json.dumps(result)}")
+            if not options.record and result != before.get((options.engine, job)):
+                faults.append(f"{job}: was {json.dumps(before.get((options.engine, job)))}")
+        if not options.only:
+            for tp in (1, 2):
+                faults += named_changes(options.engine, live, folders, tp)
+    print("\n".join(faults))
+    print(f"{len(rows)} jobs, {len(faults)} faults")
+    os._exit(1 if faults else 0)  # threads of engines do not end by themselves
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Writes what SGLang's end point /weights_checker tells of a directory, by SGLang's own code on a CPU.
+
+    sglang_live.py MODEL ANSWER.json [--tp N] [--ep] [--card CARD] [--quantization NAME] [--unfused] [--hash cpu]
+
+SGLang's default loader loads and processes the weights on each rank, its WeightChecker hashes every parameter, and the
+answer is put together as its scheduler and its server do. As in sglang_state.py modules of kernels are replaced, a card
+is described to those that ask for one, and the branches of CUDA are taken. Parameters of a model on a card are hashed by
+a kernel of Triton, so that kernel runs here too, in Triton's interpreter; `--hash cpu` takes the hash that SGLang has for
+models on CPUs.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import pathlib
+
+# Before Triton and torch are imported: nothing is to be compiled.
+os.environ.update(TRITON_INTERPRET="1", TORCH_COMPILE_DISABLE="1")
+
+import ranks
+import sglang_loads
+import sglang_state
+
+
+def hash_as_on_a_card():
+    """Gives parameters to the kernel by which SGLang hashes those on a card."""
+    import torch
+    from sglang.kernels.ops.memory import gpu_tensor_hash
+    from sglang.srt.utils import weight_checker
+
+    class OnCard(torch.Tensor):
+        is_cuda = True  # asserted where the interpreter needs none
+
+    weight_checker.tensor_hash = lambda tensor: gpu_tensor_hash.gpu_tensor_hash(tensor.detach().as_subclass(OnCard))
+
+
+def answer_of_rank(rank, options, meeting):
+    model, _ = sglang_state.load_on_rank(rank, options, meeting)
+    from sglang.srt.managers.scheduler_components.weight_updater import _merge_checksum_payloads
+    from sglang.srt.utils.weight_checker import WeightChecker
+
+    if options.hash == "card":
+        hash_as_on_a_card()
+    checker = WeightChecker(get_model=lambda: model)
+    return _merge_checksum_payloads([("target", checker.handle("checksum", role="target"))])
+
+
+prepare = sglang_loads.prepare
+
+
+def answer(options):
+    """The answer of the server (managers/tokenizer_control_mixin.py, entrypoints/http_server.py)."""
+    of_ranks = ranks.on_each_rank(answer_of_rank, options, options.tp)
+    whole = hashlib.sha256("".join(rank["per_gpu_checksum"] for rank in of_ranks).encode()).hexdigest()
+    return {"success": True, "message": "Success.", "ranks": of_ranks, "per_engine_checksum": whole}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=pathlib.Path)
+    parser.add_argument("answer", type=pathlib.Path)
+    parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--ep", action="store_true")
+    parser.add_argument("--card", choices=sglang_loads.CARDS, default="hopper")
+    parser.add_argument("--quantization")
+    parser.add_argument("--unfused", action="store_true", help="with --disable-shared-experts-fusion")
+    parser.add_argument("--hash", choices=["card", "cpu"], default="card")
+    parser.add_argument("--timeout", type=int, default=600)
+    options = parser.parse_args()
+    options.sharded, options.mtp, options.own = False, False, ()
+    prepare()
+    options.answer.write_text(json.dumps(answer(options), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
