@@ -58,6 +58,7 @@ struct FormRow {
 
 constexpr std::string_view kDeepGemm = "DeepGEMM (VLLM_USE_DEEP_GEMM=0 keeps the bytes)";
 constexpr std::string_view kTrtllm = "FlashInfer TRT-LLM";
+constexpr std::string_view kOfNvfp4Experts = "FlashInfer TRT-LLM or CUTLASS";
 constexpr std::string_view kOtherBackend = "another backend than Triton";
 
 // The first row that fits decides. DeepGEMM leaves the layout of scales on Hopper, and packs their
@@ -136,9 +137,20 @@ constexpr FormRow kFormRows[] = {
      {kMarlin, kMarlin, Cell{bits(LiveForm::kTiles), "another kernel", true}}},
     {Engine::kVllm,
      SchemeId::kNvfp4,
+     Where::kExperts,
+     Piece::kWeight,
+     {kMarlin, kMarlin,
+      Cell{bits(LiveForm::kAsStored, LiveForm::kHalvesSwapped), kOfNvfp4Experts, true}}},
+    {Engine::kVllm,
+     SchemeId::kNvfp4,
+     Where::kExperts,
+     Piece::kScale,
+     {kMarlin, kMarlin, Cell{bits(LiveForm::kTiles), kOfNvfp4Experts, true}}},
+    {Engine::kVllm,
+     SchemeId::kNvfp4,
      Where::kBoth,
      Piece::kAny,
-     {kMarlin, kMarlin, Cell{0, "FlashInfer TRT-LLM or CUTLASS"}}},
+     {kMarlin, kMarlin, Cell{0, kOfNvfp4Experts}}},
     {Engine::kVllm,
      SchemeId::kInt4Group,
      Where::kBoth,
@@ -385,19 +397,24 @@ std::optional<ByteList> of_blocks(LiveForm form, const LiveBytes& stored, const 
   return out;
 }
 
-// Scales of 16 columns of a matrix, as kernels for NVFP4 read them: tiles of 128 rows and 4
+// Scales of 16 columns, as kernels for NVFP4 read them: each matrix in tiles of 128 rows and 4
 // columns, in each of which 4 rows that are 32 apart follow each other.
 std::optional<ByteList> in_tiles(const LiveBytes& stored) {
   constexpr std::size_t kRows = 128, kCols = 4, kApart = 32;
-  if (stored.shape.size() != 2 || stored.dtype != formats::DType::kF8E4M3) return std::nullopt;
-  const std::size_t rows = stored.shape[0], cols = stored.shape[1];
+  const std::size_t n = stored.shape.size();
+  if (n < 2 || n > 3 || stored.dtype != formats::DType::kF8E4M3) return std::nullopt;
+  const std::size_t rows = stored.shape[n - 2], cols = stored.shape[n - 1];
+  if (rows == 0 || cols == 0) return std::nullopt;
+  const std::size_t matrices = stored.bytes.size() / rows / cols;
   const std::size_t tile_rows = (rows + kRows - 1) / kRows, tile_cols = (cols + kCols - 1) / kCols;
-  ByteList out(tile_rows * kRows * tile_cols * kCols);
-  for (std::size_t r = 0; r < rows; ++r) {
+  const std::size_t tiles = tile_rows * tile_cols;
+  ByteList out(matrices * tiles * kRows * kCols);
+  for (std::size_t row = 0; row < matrices * rows; ++row) {
+    const std::size_t r = row % rows;
+    const std::size_t place = (r % kApart * (kRows / kApart) + r % kRows / kApart) * kCols;
     for (std::size_t c = 0; c < cols; ++c) {
-      const std::size_t tile = r / kRows * tile_cols + c / kCols;
-      const std::size_t place = (r % kApart * (kRows / kApart) + r % kRows / kApart) * kCols;
-      out[tile * kRows * kCols + place + c % kCols] = stored.bytes[r * cols + c];
+      const std::size_t tile = row / rows * tiles + r / kRows * tile_cols + c / kCols;
+      out[tile * kRows * kCols + place + c % kCols] = stored.bytes[row * cols + c];
     }
   }
   return out;
@@ -428,7 +445,7 @@ constexpr NameRow kNameRows[] = {
     {".self_attn.mla_attn.", ".self_attn."},
     {".experts.routed_experts.", ".experts."},
     {".fused_qkv_a_proj_with_mqa.", ".fused_qkv_a_proj."},
-    {".weight_packed", ".weight"},
+    {"weight_packed", "weight"},
     {".base_layer.", "."},
 };
 

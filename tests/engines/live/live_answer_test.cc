@@ -133,6 +133,13 @@ TEST(InForm, TilesHold128RowsAnd4Columns) {
   }
   const LiveBytes scales{.bytes = stored, .dtype = DType::kF8E4M3, .shape = {kRows, kCols}};
   EXPECT_EQ(in_form(LiveForm::kTiles, scales, nullptr), expected);
+  // The matrices of a stack follow each other.
+  const auto once = stored;
+  stored.insert(stored.end(), once.begin(), once.end());
+  const LiveBytes stack{.bytes = stored, .dtype = DType::kF8E4M3, .shape = {2, kRows, kCols}};
+  const auto tiles = expected;
+  expected.insert(expected.end(), tiles.begin(), tiles.end());
+  EXPECT_EQ(in_form(LiveForm::kTiles, stack, nullptr), expected);
 }
 
 TEST(InForm, LargestReciprocalIsOneNumber) {
@@ -152,6 +159,7 @@ TEST(ComparedName, ModulesOfSeveralNamesAreOne) {
             compared_name("model.layers.1.self_attn.fused_qkv_a_proj.weight"));
   EXPECT_EQ(compared_name("a.experts.routed_experts.w13_weight"), "a.experts.w13_weight");
   EXPECT_EQ(compared_name("a.o_proj.weight_packed"), "a.o_proj.weight");
+  EXPECT_EQ(compared_name("a.experts.w13_weight_packed"), "a.experts.w13_weight");
   EXPECT_EQ(compared_name("a.weight_packed.b"), "a.weight_packed.b");
 }
 
