@@ -83,7 +83,27 @@ class LivePlan {
     // Without expert parallelism, all ranks of a stage cut each expert.
     options.slicing.topology = shard::make_topology(
         answer.tp, ep, ep == 1 ? std::optional(n) : std::optional(1U), answer.pp);
-    return convert::plan_conversion(source, std::move(recipe), options);
+    convert::Plan plan = convert::plan_conversion(source, std::move(recipe), options);
+    lay_as_stored(plan);
+    return plan;
+  }
+
+  // Linear layers of SGLang's rank files can have their inputs first. Digests need the bytes in
+  // their order; transposed ones are a form of these.
+  static void lay_as_stored(convert::Plan& plan) {
+    for (convert::PlannedFile& file : plan.files) {
+      std::size_t part = 0;
+      for (convert::PlannedFile::Joined& joined : file.joined) {
+        const std::size_t begin = std::exchange(part, part + joined.n_parts);
+        if (!joined.is_turned) continue;
+        for (std::size_t p = begin; p < part; ++p) {
+          std::uint64_t& offset = plan.places[file.parts[p].place].offset;
+          offset = joined.offset + (offset - joined.offset) * joined.spec.shape.at(0);
+        }
+        std::swap(joined.spec.shape.at(0), joined.spec.shape.at(1));
+        joined.is_turned = false;
+      }
+    }
   }
 
   convert::Plan plan_;
