@@ -40,6 +40,8 @@ class ConfigText {
     try {
       return body();
     } catch (const Error& error) {
+      // The innermost key is the nearest.
+      if (!error.file().empty()) throw;
       throw placed(key, error);
     }
   }

@@ -18,6 +18,10 @@ namespace {
 constexpr std::string_view kAdapterWeightsName = "adapter_model.safetensors";
 constexpr std::string_view kPickledName = "adapter_model.bin";
 constexpr std::string_view kAdapterPrefix = "base_model.model.";
+constexpr std::string_view kOriginal = ".original_module.";
+// Words in names of whole modules, in front of the last one.
+constexpr std::array<std::string_view, 4> kWrappers = {
+    ".modules_to_save.default.", ".modules_to_save.", ".base_layer.", kOriginal};
 constexpr std::uint64_t kMaxAdapterConfigBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kMaxAdapterCardBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kAdapterHashStep = std::uint64_t{4} << 20;
@@ -89,13 +93,19 @@ std::optional<NamedTensor> named_tensor(std::string_view name) {
 /// The name of the model's tensor that one of the file replaces: without the words of wrappers.
 std::string replaced_name(std::string_view name) {
   std::string plain(name);
-  for (const std::string_view wrapper : {".modules_to_save.default.", ".base_layer."}) {
+  for (const std::string_view wrapper : kWrappers) {
     const std::size_t at = plain.rfind(wrapper);
     if (at == std::string::npos) continue;
     const bool is_before_leaf = plain.find('.', at + wrapper.size()) == std::string::npos;
     if (is_before_leaf) plain.erase(at, wrapper.size() - 1);
   }
   return plain;
+}
+
+/// True if a tensor is the module as it was before training, which PEFT saves next to a trained one
+/// where the number of tokens changed.
+bool is_original(std::string_view name) {
+  return name.find(kOriginal) != std::string_view::npos;
 }
 
 std::string_view without_prefix(std::string_view name) {
@@ -173,8 +183,23 @@ AdapterFile AdapterFile::of(AdapterConfig config, std::shared_ptr<const TensorSo
   return file;
 }
 
+bool AdapterFile::holds_same(std::uint32_t one, std::uint32_t other) const {
+  const StoredTensor &mine = tensor(one), &theirs = tensor(other);
+  if (mine.dtype != theirs.dtype || mine.shape != theirs.shape) return false;
+  std::vector<std::byte> ours(kAdapterHashStep), others(kAdapterHashStep);
+  for (std::uint64_t at = 0; at < mine.n_bytes; at += kAdapterHashStep) {
+    const std::size_t n = std::min(kAdapterHashStep, mine.n_bytes - at);
+    numbers_->source().read(one, at, std::span(ours).first(n));
+    numbers_->source().read(other, at, std::span(others).first(n));
+    if (!std::equal(ours.begin(), ours.begin() + static_cast<std::ptrdiff_t>(n), others.begin()))
+      return false;
+  }
+  return true;
+}
+
 void AdapterFile::sort_tensors() {
   ErrorList faults;
+  std::vector<std::uint32_t> originals;
   const std::span<const StoredTensor> stored = numbers_->source().stored();
   const auto fault = [&](std::uint32_t i, ErrorCode code, std::string_view text) {
     faults.add(fault_of(numbers_->source().files(), stored[i], code, "{}", text)
@@ -197,10 +222,12 @@ void AdapterFile::sort_tensors() {
     const std::string_view name = without_prefix(tensor.name);
     const auto of = named_tensor(name);
     if (!of) {
-      if (name.find("lora_") != std::string_view::npos ||
-          name.find(".original_module.") != std::string_view::npos) {
+      if (name.find("lora_") != std::string_view::npos) {
         fault(i, ErrorCode::kUnsupported, "is no tensor of an adapter that is known here");
-      } else if (!replaced_.emplace(replaced_name(name), i).second) {
+      } else if (is_original(name)) {
+        originals.push_back(i);
+      } else if (const auto [at, is_new] = replaced_.emplace(replaced_name(name), i);
+                 !is_new && !holds_same(at->second, i)) {
         fault(i, ErrorCode::kDuplicate, "is here twice, under two names");
       }
       continue;
@@ -220,6 +247,10 @@ void AdapterFile::sort_tensors() {
     place = i;
     module.is_embedding = module.is_embedding || ending.is_embedding;
     module.is_leaf = module.is_leaf || ending.is_leaf;
+  }
+  for (const std::uint32_t i : originals) {
+    if (!replaced_.contains(replaced_name(without_prefix(stored[i].name))))
+      fault(i, ErrorCode::kUnsupported, "is no tensor of an adapter that is known here");
   }
   for (const auto& [name, module] : modules_) {
     const bool has_pair = module.a != kNoTensor && module.b != kNoTensor;

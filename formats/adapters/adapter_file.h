@@ -58,6 +58,8 @@ class AdapterFile {
   /// Tensors that take the place of the model's, by their names there: of `modules_to_save`,
   /// biases, and copies of the base.
   [[nodiscard]] const std::map<std::string, std::uint32_t>& replaced() const { return replaced_; }
+  /// True if two tensors are equal, byte for byte.
+  [[nodiscard]] bool holds_same(std::uint32_t one, std::uint32_t other) const;
   /// True if the config or README.md names unsloth.
   [[nodiscard]] bool names_unsloth() const { return names_unsloth_; }
 

@@ -260,15 +260,10 @@ std::optional<Checkpoint> with_shape_of(const AdapterFile& adapter,
 }
 
 bool repeats_embedding(const AdapterFile& adapter, std::uint32_t head) {
-  const StoredTensor& own = adapter.tensor(head);
-  for (const auto& [name, stored] : adapter.replaced()) {
-    const StoredTensor& other = adapter.tensor(stored);
-    if (stored == head || !name.ends_with(kEmbedding) || other.dtype != own.dtype ||
-        other.shape != own.shape)
-      continue;
-    return *adapter.numbers()->whole(stored) == *adapter.numbers()->whole(head);
-  }
-  return false;
+  return std::ranges::any_of(adapter.replaced(), [&](const auto& entry) {
+    const auto& [name, stored] = entry;
+    return stored != head && name.ends_with(kEmbedding) && adapter.holds_same(stored, head);
+  });
 }
 
 }  // namespace ingot::formats

@@ -9,8 +9,8 @@
 namespace ingot::formats {
 
 /// The model in the shape for which an adapter was trained; nullopt: it has that shape. Another
-/// size of the vocabulary adds or cuts rows at its end, and config.json says it; added rows have any
-/// numbers, since the adapter gives all of them. A head that is the embedding becomes its own
+/// size of the vocabulary adds or cuts rows at its end, and config.json says it; added rows have
+/// any numbers, since the adapter gives all of them. A head that is the embedding becomes its own
 /// tensor, with the same numbers, where the adapter changes it. Throws, collected: an adapter with
 /// several sizes (kShapeMismatch); rows that it does not give, and quantized weights
 /// (kUnsupported).

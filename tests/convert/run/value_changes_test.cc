@@ -140,7 +140,8 @@ class ValueChangesOfAConversion : public InTempDir {
  protected:
   std::shared_ptr<PairEditor> editor(std::vector<std::string> endings, float step = 1.0F / 1024,
                                      Scaled scaled = Scaled::kNothing) {
-    return std::make_shared<PairEditor>(dir_ / "pairs", std::move(endings), step, scaled);
+    const auto folder = dir_ / (scaled == Scaled::kCols ? "pairs-of-columns" : "pairs");
+    return std::make_shared<PairEditor>(folder, std::move(endings), step, scaled);
   }
   static Conversion changed(const std::filesystem::path& from, const std::filesystem::path& to,
                             const std::shared_ptr<PairEditor>& editor) {
