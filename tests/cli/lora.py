@@ -333,7 +333,9 @@ def kimi(temp):
     assert (out / "config.json").read_bytes() == (source / "config.json").read_bytes()
     manifest = json.loads((out / "ingot.json").read_text())
     assert len(manifest["recipe"]["choices"]["lora"][0]["hash"]) == 32, manifest["recipe"]
-    report = json.loads(run("convert", source, temp / "kimi-json", "--search", "amax", "--lora", folder, "--json"))
+    done = subprocess.run([ingot, "convert", source, temp / "kimi-json", "--search", "amax", "--lora", folder, "--json"],
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    report = json.loads(done.stdout)
     assert len(report["changes"]["tensors"]) == len(names), report["changes"]
 
     # Verification sees the source as the adapter makes it, and refuses to compare without it.
@@ -374,7 +376,8 @@ def act_order(temp):
     """Columns in an order of groups: new codes and scales by NumPy in the order that stays, beside zero points too."""
     for family, has_zeros in (("qwen3_moe_gptq_actorder", False), ("qwen3_moe_gptq_asym_actorder", True)):
         source, plain = families / family, temp / f"{family}-plain"
-        run("convert", source, plain)
+        allow = ["--allow", "engine-refuses=*"] if has_zeros else []  # an engine each takes one of the two
+        run("convert", source, plain, *allow)
         before = tensors_of(plain)
         rng = np.random.default_rng(6)
         names = ["model.layers.0.self_attn.q_proj", "model.layers.0.mlp.experts.0.up_proj"]
@@ -389,7 +392,7 @@ def act_order(temp):
             wanted[name] = (weight + 4 * (b @ a)).astype(np.float32)
         folder = adapter(temp / f"a-{family}", {"r": 2, "lora_alpha": 8}, tensors)
         out = temp / family
-        run("convert", source, out, "--search", "amax", "--lora", folder)
+        run("convert", source, out, "--search", "amax", "--lora", folder, *allow)
         after = tensors_of(out)
         assert after.keys() == before.keys()
         for name, own in before.items():
@@ -409,7 +412,6 @@ def act_order(temp):
                 assert np.all(near | (amax == 0)), (name, group)
         assert (out / "config.json").read_bytes() == (plain / "config.json").read_bytes()
         run("verify", source, out, "--lora", folder)
-        run("check", out)
 
 
 def scales_of(own):
@@ -468,7 +470,7 @@ def hostile(temp):
             {name: np.where(array == array.max(), nothing, array) for name, array in some.items()})
     bad("which the model does not have", {}, {name.replace("q_proj", "r_proj"): own for name, own in some.items()})
     # All of them are listed.
-    bad(["r_proj", "s_proj", "2 errors"], {}, {name.replace("q_proj", word): own for name, own in some.items()
+    bad(["r_proj", "s_proj", "2 faults"], {}, {name.replace("q_proj", word): own for name, own in some.items()
                                                for word in ("r_proj", "s_proj")})
     for name in ("../../../etc/passwd", "model.layers.0/../1.self_attn.q_proj", "", ".", "\u0000"):
         bad("does not have", {}, {f"base_model.model.{name}.{own.rsplit('.', 2)[1]}.weight": array

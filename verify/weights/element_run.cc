@@ -47,8 +47,9 @@ using CompareRow = void (*)(const RowPiece&, const StepGrid&, RowSums&);
 /// s, (sum of w x q) / (sum of w q^2) with weights w of the columns. This is a mean of x / q, which
 /// is at least s / 2, since |q| = 1 begins at half a step. So no scale is below amax / 24, and 7 of
 /// 24 parts are left; a search by moments may take a scale that is lower by 8 / 128. For E2M1 it
-/// takes 5 / 16 of the scale by amax or more. Other codes have narrower searches. Over all values, normal numbers in groups
-/// of 32 with one column that matters have a fitted factor of 0.93, over those within reach 0.998.
+/// takes 5 / 16 of the scale by amax or more. Other codes have narrower searches. Over all values,
+/// normal numbers in groups of 32 with one column that matters have a fitted factor of 0.93, over
+/// those within reach 0.998.
 constexpr double kLeastKept = 0.25;
 
 /// One row of so many is in the histogram.
@@ -73,12 +74,15 @@ class PieceScales {
     }
     check_scales(run.stored);
     stored_ = &run.stored;
+    is_ordered_ = !run.stored.group_order.empty();
     into_group_ = (run.stored.first_col + first) % group_;
   }
 
   /// Looks up the scales of row `r` of the run.
   void move_to(std::size_t r) {
     if (stored_ == nullptr) return;
+    row_ = r;
+    if (is_ordered_) return;
     const float* scales =
         stored_->scales.data() + stored_->first_group(r) + stored_->block_of_col(first_);
     if (scales == scales_) return;
@@ -91,6 +95,7 @@ class PieceScales {
   [[nodiscard]] const float* limit() const { return limit_.data(); }
   /// Returns the magnitude of the scale of a column of the piece; 1 without scales.
   [[nodiscard]] float of_column(std::size_t c) const {
+    if (is_ordered_) return magnitude(stored_->scale(stored_->group(row_, first_ + c)));
     return scales_ == nullptr ? 1 : magnitude(scales_[(into_group_ + c) / group_]);
   }
 
@@ -131,7 +136,8 @@ class PieceScales {
 
   const quantize::CodedMatrix* stored_ = nullptr;  // null for a tensor without scales
   std::size_t first_, n_, group_;
-  std::size_t into_group_ = 0;
+  std::size_t into_group_ = 0, row_ = 0;
+  bool is_ordered_ = false;  // columns have an order of groups
   float slack_, step_limit_;
   bool is_signed_;
   const float* scales_ = nullptr;

@@ -138,7 +138,10 @@ GroupCodes::GroupCodes(const formats::Encoding& encoding, const formats::Shape& 
 
 void GroupCodes::see(const ElementRun& tile, const std::optional<formats::GlobalScale>& global,
                      GroupReach& found) {
-  if (!is_judged_ || tile.output.rows == 0 || tile.output.cols == 0) return;
+  // Groups are taken for runs of columns.
+  if (!is_judged_ || tile.output.rows == 0 || tile.output.cols == 0 ||
+      !tile.stored.group_order.empty())
+    return;
   if (!is_within_tiles_) return see_shared(tile);
   float factor = 0;
   if (global) factor = global->divides ? 1 / global->value : global->value;
