@@ -313,7 +313,7 @@ TEST_F(OutputByMoments, IsRefusedWithoutMoments) {
   refuse(ErrorCode::kInvalidArgument, {"--search hessian", "--importance"}, run);
   refuse(ErrorCode::kMissingTensor, {"moments of the inputs of none"},
          by_moments("out", statistics()));
-  refuse(ErrorCode::kShapeMismatch, {"'wide'", "32 columns", "20480"},
+  refuse(ErrorCode::kShapeMismatch, {"'wide'", "[2, 16, 16]", "20480 columns"},
          by_moments("out", {block_moments("wide", random_moments(32, 5))}));
   std::vector<float> moments = random_moments(kCols, 5);
   moments[256 * 3 + 1] = 1e30F;

@@ -72,8 +72,13 @@ class StackedInputs : public ::testing::TestWithParam<Stored> {
  protected:
   StackedInputs() {
     formats::Json config = formats::read_json_file(fixture(GetParam().config), 1 << 20);
+    formats::Json& text = config.contains("text_config") ? config["text_config"] : config;
     // Groups of 32 fill a row.
-    (config.contains("text_config") ? config["text_config"] : config)["hidden_size"] = 96;
+    text["hidden_size"] = 96;
+    for (const char* width : {"intermediate_size", "moe_intermediate_size", "share_expert_dim",
+                              "share_expert_dims", "shared_expert_intermediate_size"}) {
+      if (text.contains(width)) text[width] = 64;
+    }
     formats::write_synthetic_checkpoint(source(),
                                         {.family = formats::find_family(GetParam().family),
                                          .config = formats::json_text(config),
