@@ -426,7 +426,8 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
                     names.size() > 1 ? " to " + names.back() : ""));
   }
   if (plan.counts.changed > 0)
-    line("--lora", fmt::format("the values of {} tensors change", count_text(plan.counts.changed)));
+    line("changes",
+         fmt::format("the values of {} tensors change", count_text(plan.counts.changed)));
   if (plan.counts.searched > 0) line("importance", importance_text(plan));
   if (plan.counts.carriable > 0) line("gptq", gptq_text(plan));
   const convert::MemoryPlan& memory = run.checked.memory;

@@ -303,6 +303,14 @@ with tempfile.TemporaryDirectory() as work:
                 fail(f"{name}: {stored} has other values than the base")
         if after.keys() != before.keys() | given.keys():
             fail(f"{name}: an overlay changes the tensors")
+        # Edited values are encoded in INT4 again.
+        edited_name = "model.layers.0.mlp.experts.0.up_proj.weight"
+        values = before[edited_name].values * F32(1.25)
+        write_file(f"{work}/{name}/some.safetensors", {edited_name: ("F32", values.shape, values.tobytes())})
+        packed = recipe(f"{name}.yaml", f"base: {base}\nedits: {name}\nsearch: amax\n")
+        run(0, "compose", packed, f"{work}/edit-{name}", "--verify", "structure,weights", "--progress", "never")
+        for complaint in judge_codes(weights(f"{work}/edit-{name}")[edited_name], values):
+            fail(f"{name}: {complaint}")
 
     # An adapter of experts in INT4, as those of Kimi K2: codes and scales are those of the sum, by NumPy.
     kimi = os.path.join(families, "kimi_k2_thinking")
