@@ -190,8 +190,8 @@ class Reshaping {
     if (name.empty() && !has_new_rows(index)) {
       faults_.add(Error(ErrorCode::kUnsupported,
                         "has a row for each of {} tokens, and the adapter, which has {}, does not "
-                        "give its other rows (save it with modules_to_save, and leave out layers "
-                        "for drafts with --mtp drop)",
+                        "give its other rows (save it with modules_to_save; layers for drafts "
+                        "are left out by a convert --mtp drop before this one)",
                         n_tokens_, size())
                       .in_tensor(tensor.name));
       return tensor;

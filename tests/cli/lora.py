@@ -276,6 +276,35 @@ def cut_and_from_a_recipe(temp):
         key: own.data for key, own in wanted.items()}
 
 
+def other_ways(temp):
+    """Every way to the same output has the same bytes: an earlier output, tensors made again, layouts of engines."""
+    base, folder, out = golden / "moe" / "base", golden / "moe" / "stacked", temp / "ways"
+    run("convert", base, out, "--to", "fp8-channel", "--lora", folder)
+    wanted = {key: own.data for key, own in tensors_of(out).items()}
+    run("convert", base, temp / "based", "--to", "fp8-channel", "--lora", folder, "--base", out)
+    assert {key: own.data for key, own in tensors_of(temp / "based").items()} == wanted
+    run("rederive", out, "--source", base, "--all", "--with", f"lora={folder}")
+    run("rederive", out, "--source", base, "--all", fails="lora=PATH")
+    run("rederive", out, "--source", base, "--all", "--with", f"lora={golden / 'moe' / 'attention'}", fails="(--with)")
+    run("convert", base, temp / "folded", "--to", "bf16", "--lora", folder)
+    for of, options in (("direct", ("--lora", folder)), ("folded", ())):
+        source = base if of == "direct" else temp / "folded"
+        run("convert", source, temp / f"state-{of}", "--to", "bf16", "--layout", "vllm-sharded", "--tp", "2", *options)
+    states = [{str(path.relative_to(temp / f"state-{of}")): path.read_bytes()
+               for path in sorted((temp / f"state-{of}").rglob("*.safetensors"))} for of in ("direct", "folded")]
+    assert states[0] and states[0] == states[1]
+    # An adapter over a composed model: experts are those of the base with it, attention is encoded in the other's form.
+    run("convert", base, temp / "fp8", "--to", "fp8-channel")
+    (temp / "compose.yaml").write_text(f"base: {base.resolve()}\nsources: {{own: fp8}}\nlora: {folder.resolve()}\n"
+                                       "rules: [{match: 'role:attention', from: own}]\n")
+    run("compose", temp / "compose.yaml", temp / "composed")
+    run("verify", temp / "compose.yaml", temp / "composed")
+    composed, folded = tensors_of(temp / "composed"), tensors_of(temp / "folded")
+    for name, own in folded.items():
+        assert "self_attn" in name or composed[name].data == own.data, name
+    assert composed["model.layers.0.self_attn.q_proj.weight"].dtype == "F8_E4M3"
+
+
 def int4_codes(words):
     codes = (words[:, :, None] >> (4 * np.arange(8, dtype=np.uint32))) & 15
     return codes.reshape(len(words), -1).astype(np.int64) - 8
@@ -534,6 +563,7 @@ with tempfile.TemporaryDirectory() as folder:
     forms_of_other_programs(temp)
     scaled(temp)
     cut_and_from_a_recipe(temp)
+    other_ways(temp)
     kimi(temp)
     act_order(temp)
     hostile(temp)
