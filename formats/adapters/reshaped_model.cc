@@ -82,7 +82,8 @@ class Reshaping {
       const LogicalTensor& tensor = model_.tensors()[i];
       LogicalTensor made =
           is_resized() && has_token_rows(tensor) ? resized(shaped, i) : kept(shaped, tensor);
-      if (head_ != nullptr && role_of(tensor) == Role::kEmbedding) add_head(shaped, i, made);
+      const bool is_table = role_of(tensor) == Role::kEmbedding && !tensor.layer;
+      if (head_ != nullptr && is_table) add_head(shaped, i, made);
       shaped.add(std::move(made));
     }
     faults_.throw_if_any();

@@ -97,7 +97,7 @@ def other_vocabularies(temp):
     # One of the two is left out, or has another size.
     config, tensors = parts_of(golden / "dense" / "more-tokens")
     head = "base_model.model.lm_head.weight"
-    lacking = {name: array for name, array in tensors.items() if name != head}
+    lacking = {name: array for name, array in tensors.items() if "lm_head" not in name}
     refuse(temp, "does not give its other rows", config, lacking)
     refuse(temp, "an adapter has one vocabulary", config, {**lacking, head: tensors[head][:99]})
     refuse(temp, "an adapter has one vocabulary", config, {**lacking, head: tensors[head][:96]})
@@ -362,8 +362,8 @@ def kimi(temp):
     assert (out / "config.json").read_bytes() == (source / "config.json").read_bytes()
     manifest = json.loads((out / "ingot.json").read_text())
     assert len(manifest["recipe"]["choices"]["lora"][0]["hash"]) == 32, manifest["recipe"]
-    done = subprocess.run([ingot, "convert", source, temp / "kimi-json", "--search", "amax", "--lora", folder, "--json"],
-                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    words = [ingot, "convert", source, temp / "kimi-json", "--search", "amax", "--lora", folder, "--json"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
     report = json.loads(done.stdout)
     assert len(report["changes"]["tensors"]) == len(names), report["changes"]
 
@@ -431,8 +431,9 @@ def act_order(temp):
         for name, want in wanted.items():
             order = np.frombuffer(after[f"{name}.weight_g_idx"].data, "<i4")
             got, scale = decoded_int4(after, name), scales_of(after[f"{name}.weight_scale"])
-            # A value is at most half a step from its code, and what scales of the largest cannot hold.
-            assert np.all(np.abs(got - want) <= scale[:, order] * 0.5001 + 1e-6), name
+            # Half a step, but for ends of groups whose zero point was rounded to a whole code.
+            steps = np.abs(got - want) / scale[:, order]
+            assert np.mean(steps > 0.5001) < (1e-3 if has_zeros else 1e-9) and steps.max() < 1, (name, steps.max())
             if has_zeros:
                 continue
             for group in range(scale.shape[1]):
