@@ -18,10 +18,10 @@ namespace {
 constexpr std::string_view kAdapterWeightsName = "adapter_model.safetensors";
 constexpr std::string_view kPickledName = "adapter_model.bin";
 constexpr std::string_view kAdapterPrefix = "base_model.model.";
-constexpr std::string_view kOriginal = ".original_module.";
+constexpr std::string_view kUntrainedWord = ".original_module.";
 // Words in names of whole modules, in front of the last one.
 constexpr std::array<std::string_view, 4> kWrappers = {
-    ".modules_to_save.default.", ".modules_to_save.", ".base_layer.", kOriginal};
+    ".modules_to_save.default.", ".modules_to_save.", ".base_layer.", kUntrainedWord};
 constexpr std::uint64_t kMaxAdapterConfigBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kMaxAdapterCardBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kAdapterHashStep = std::uint64_t{4} << 20;
@@ -105,7 +105,7 @@ std::string replaced_name(std::string_view name) {
 /// True if a tensor is the module as it was before training, which PEFT saves next to a trained one
 /// where the number of tokens changed.
 bool is_original(std::string_view name) {
-  return name.find(kOriginal) != std::string_view::npos;
+  return name.find(kUntrainedWord) != std::string_view::npos;
 }
 
 std::string_view without_prefix(std::string_view name) {
