@@ -1,10 +1,10 @@
 // Two checkpoints are compared once, so their bytes gain nothing from the page cache, and the
-// kernel's copies out of it were the largest part of the work. But a version that was just written
-// is in it, and reading that from the disk would be slower by far. So a window is read with
-// O_DIRECT unless its first byte and its last are cached. These are asked for with RWF_NOWAIT,
-// which makes the kernel read ahead all that is asked for: so one byte each, as of a file that is
-// read at random. Nothing is read ahead otherwise: twice as many threads as may compute make up for
-// it.
+// kernel's copies out of it were the largest part of the work. But a version that was just
+// written is in it, and reading that from the disk would be slower by far. So a window is read
+// with O_DIRECT unless its first byte and its last are cached. These are asked for with
+// RWF_NOWAIT; the kernel reads ahead all that such a call asks for, so it asks for one byte
+// each, of a file that is said to be read at random. Nothing is read ahead otherwise: twice as
+// many threads as may compute make up for it.
 
 #include "delta/piece_reader.h"
 

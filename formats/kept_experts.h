@@ -40,11 +40,11 @@ void require_experts(const Checkpoint& source);
 std::vector<std::uint32_t> layers_to_prune(const Checkpoint& source);
 
 /// Demands that a list can be taken: experts that exist, in every main layer with experts and in no
-/// other one; as many in each layer, unless the config can say numbers by layer (that of a family
-/// with a width `experts_by_layer`); a number with which each token gets its experts, from groups
-/// of equal size. An MTP layer that the list lacks gets the list of the last main layer. Adds to
-/// `remarks` what a user should know. Throws kInvalidArgument, collected, with the nearest number
-/// that fits; else as require_experts() does.
+/// other one; as many in each layer, unless the config can say numbers by layer (in a family with a
+/// width `experts_by_layer`); a number with which each token gets its experts, from equal groups.
+/// An MTP layer that the list lacks gets the list of the last main layer. Adds to `remarks` what a
+/// user should know. Throws kInvalidArgument, collected, with the nearest number of experts; else
+/// like require_experts().
 KeptExperts complete_list(const Checkpoint& source, KeptExperts kept,
                           std::vector<std::string>& remarks);
 
@@ -70,8 +70,8 @@ bool has_numbers_of(const ModelConfig& config, const KeptExperts& kept);
 /// that it was pruned; empty for all of its source.
 std::vector<KeptExperts> recorded_experts(const Manifest& output);
 
-/// The source with the experts that an output of it has by its manifest. Throws kMismatch for one
-/// that has other numbers of experts than the lists begin with, and end with.
+/// The source with the experts that an output of it has by its manifest. Throws kMismatch where
+/// numbers of experts differ from those that the lists begin with, or end with.
 Checkpoint with_experts_kept_as_in(Checkpoint source, const Manifest& output);
 
 }  // namespace ingot::formats

@@ -46,8 +46,8 @@ constexpr const char* kKeptExperts = "kept-experts";
 constexpr const char* kRepair = "repair";
 constexpr const char* kComposition = "compose";
 
-// The options that convert has for its output, to which settings are given; with `composes` those
-// of compose.
+// The options that convert has for its output, to which settings are given; with `composes` the
+// options of compose.
 struct TargetTable {
   library::ConvertOptions options;
   FlagTable table;

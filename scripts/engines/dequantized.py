@@ -67,7 +67,7 @@ def from_int4(packed, scales):
 
 
 class Linear:
-    """Stands for a kernel of linear layers; `decode` gives the weight [outputs, inputs] of a layer."""
+    """Takes the place of a kernel of linear layers; `decode` gives the weight [outputs, inputs] of a layer."""
 
     config = None
 

@@ -42,7 +42,7 @@ def layout_of_scales(major):
 
 
 class Absent:
-    """Stands for a kernel of experts, which is made of processed weights."""
+    """Takes the place of a kernel of experts, which is made of processed weights."""
 
     def __init__(self, *args, **kwargs):
         pass

@@ -176,7 +176,7 @@ def pruned(key, public):
         file.write('{"0": [0, 1, 2, 4, 5, 6, 7, 8]}')
     run(0, "prune", few, at("once"), "--keep-map", kept, "--no-measure", "--progress", "never")
     derived(at("once"), few, key, public)
-    # What was pruned before, and is converted.
+    # A pruned output is converted.
     cast = convert("cast", "--to", "fp8-channel", source=at("once"))
     derived(cast, at("once"), key, public)
 

@@ -72,8 +72,8 @@ bool is_run(const LogicalTensor& tensor, const inference::ModelSpec& spec) {
   return !tensor.layer || *tensor.layer < std::min(spec.layers.size(), spec.n_main + 1);
 }
 
-// Throws where a layer computes with the routed experts of another: a layer's statistics are those
-// of what it has itself.
+// Throws where a layer computes with the routed experts of another: a layer has statistics only of
+// its own experts.
 void refuse_borrowed_experts(std::span<const CalibratedModule> modules,
                              const inference::ModelSpec& spec) {
   std::set<std::uint32_t> own;

@@ -48,8 +48,8 @@ using CompareRow = void (*)(const RowPiece&, const StepGrid&, RowSums&);
 /// is at least s / 2, since |q| = 1 begins at half a step. So no scale is below amax / 24, and 7 of
 /// 24 parts are left; a search by moments may take a scale that is lower by 8 / 128. For E2M1 it
 /// takes 5 / 16 of the scale by amax or more. Other codes have narrower searches. Over all values,
-/// normal numbers in groups of 32 with one column that matters have a fitted factor of 0.93, over
-/// those within reach 0.998.
+/// normal numbers in groups of 32 with one column that matters have a fitted factor of 0.93, and of
+/// 0.998 over the values within reach.
 constexpr double kLeastKept = 0.25;
 
 /// One row of so many is in the histogram.
