@@ -331,7 +331,7 @@ with tempfile.TemporaryDirectory() as work:
             ({"layers": []}, "no object of layers"), ({**whole, "3": [*range(11), 10]}, "expert 10 a second time"),
             ({**whole, "3": []}, "no list of the experts"), ({**whole, "3": "all"}, "no list of the experts"),
             ({**whole, "3": [0, -1]}, "no number of an expert"),
-            ({**whole, "3": [0, 1.5]}, "no number of an expert"), ({**whole, "3": [2 ** 70]}, "no number of an expert"),
+            ({**whole, "3": [0, 1.5]}, "no number of an expert"), ({**whole, "3": [2 ** 70]}, "does not fit 64 bits"),
             ({**whole, "3": [[0]]}, "no number of an expert"), ({**whole, "3": [*range(11), 16]}, "has no expert 16"),
             ({**whole, "0": [0]}, "layer 0 has no experts"), ({**whole, "9": [0]}, "layer 9 has no experts"),
             ({**whole, "model.layers.3.mlp": [0]}, "a second list"), ({**whole, "three": [0]}, "is no layer"),
