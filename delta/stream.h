@@ -85,7 +85,7 @@ DeltaRecord read_record(const std::filesystem::path& path, const Hash128& expect
 
 /// A changed tensor of a delta.
 struct DeltaTensor {
-  std::string name;        ///< those of the same payload have the same file and offset
+  std::string name;        ///< name; tensors of one payload have the same file and offset
   std::uint32_t file = 0;  ///< number among the delta's files
   std::uint64_t offset = 0, n_bytes = 0;
   std::string checksum;
