@@ -7,7 +7,8 @@ SGLang's default loader loads and processes the weights on each rank, its Weight
 answer is put together as its scheduler and its server do. As in sglang_state.py modules of kernels are replaced, a card
 is described to those that ask for one, and the branches of CUDA are taken. Parameters of a model on a card are hashed by
 a kernel of Triton, so that kernel runs here too, in Triton's interpreter; `--hash cpu` takes the hash that SGLang has for
-models on CPUs.
+models on CPUs. `--deep-gemm-scales` chooses DeepGEMM for linear layers and experts, as on Blackwell, and then scales are
+packed by SGLang's own copy of that function.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import hashlib
 import json
 import os
 import pathlib
+import sys
 
 # Before Triton and torch are imported: nothing is to be compiled.
 os.environ.update(TRITON_INTERPRET="1", TORCH_COMPILE_DISABLE="1")
@@ -36,7 +38,30 @@ def hash_as_on_a_card():
     weight_checker.tensor_hash = lambda tensor: gpu_tensor_hash.gpu_tensor_hash(tensor.detach().as_subclass(OnCard))
 
 
+def choose_deep_gemm():
+    """Has SGLang take DeepGEMM for FP8 blocks as on Blackwell. The layout of its scales is SGLang's own copy in torch."""
+    import types
+
+    from sglang.srt.layers.quantization import fp8_utils
+
+    align = lambda size, to: -(-size // to) * to
+    utils = types.ModuleType("deep_gemm.utils")
+    utils.align, utils.get_tma_aligned_size = align, lambda size, n_bytes: align(size, 16 // n_bytes)
+    utils.layout = types.ModuleType("deep_gemm.utils.layout")
+    utils.layout.get_mn_major_tma_aligned_packed_ue8m0_tensor = fp8_utils._get_mn_major_tma_aligned_packed_ue8m0_tensor_torch_impl
+    package = types.ModuleType("deep_gemm")
+    package.utils = utils
+    sys.modules.update({"deep_gemm": package, "deep_gemm.utils": utils, "deep_gemm.utils.layout": utils.layout})
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("sglang.srt.layers.deep_gemm_wrapper"):
+            for name in ("ENABLE_JIT_DEEPGEMM", "DEEPGEMM_BLACKWELL", "DEEPGEMM_SCALE_UE8M0"):
+                setattr(module, name, True)
+
+
 def answer_of_rank(rank, options, meeting):
+    if options.deep_gemm_scales:
+        choose_deep_gemm()
+        options.server = {"fp8_gemm_runner_backend": "deep_gemm", "moe_runner_backend": "deep_gemm"}
     model, _ = sglang_state.load_on_rank(rank, options, meeting)
     from sglang.srt.managers.scheduler_components.weight_updater import _merge_checksum_payloads
     from sglang.srt.utils.weight_checker import WeightChecker
@@ -67,6 +92,7 @@ def main():
     parser.add_argument("--quantization")
     parser.add_argument("--unfused", action="store_true", help="with --disable-shared-experts-fusion")
     parser.add_argument("--hash", choices=["card", "cpu"], default="card")
+    parser.add_argument("--deep-gemm-scales", action="store_true", help="DeepGEMM with scales of Blackwell")
     parser.add_argument("--timeout", type=int, default=600)
     options = parser.parse_args()
     options.sharded, options.mtp, options.own = False, False, ()

@@ -160,6 +160,7 @@ def publish_arguments(options, rank=0):
         model_path=str(options.model), device="cpu", dtype="bfloat16", attention_backend="torch_native", disable_cuda_graph=True,
         skip_tokenizer_init=True, quantization=options.quantization, tp_size=n_ranks,
         ep_size=n_ranks if getattr(options, "ep", False) else 1, disable_shared_experts_fusion=options.unfused,
+        **getattr(options, "server", {}),
     )
     publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=rank, gpu_id=rank))
     return arguments

@@ -282,8 +282,10 @@ def try_vllm(plain, config):
     for name, change in ((w13, exchange), (w13, flip), ("model.layers.0.self_attn.kv_b_proj.weight", flip)):
         compare(1, plain, vllm(changed(two, name, change, 1), 2), "--gpu", "h100", says=[f"tp1: {name}: differs"])
     compare(1, plain, vllm(changed(two, w13, np.zeros_like), 2), says=[f"tp0: {w13}: differs: all zeros"])
-    # Experts of a card on which other kernels may have packed them.
-    compare(0, plain, vllm(changed(two, w13, flip), 2), "--gpu", "b200", says="not comparable 1 parameters")
+    # Experts of a card on which other kernels may have packed them; not if another rank shows that they have not.
+    packed = changed(changed(two, w13, flip, 0), w13, flip, 1)
+    compare(0, plain, vllm(packed, 2), "--gpu", "b200", says="not comparable 2 parameters")
+    compare(1, plain, vllm(changed(two, w13, flip), 2), "--gpu", "b200", says=f"tp0: {w13}: differs")
     half = two[0][w13].shape[1] // 2
     swapped = vllm(changed(two, w13, lambda array: np.roll(array, half, axis=1)), 2)
     compare(0, plain, swapped, "--gpu", "b200", says="gate and up exchanged")
@@ -357,6 +359,37 @@ def try_schemes(plain, fp8, config):
             says="model.layers.0.mlp.down_proj.weight: differs")
 
 
+def try_layouts(plain, good, two):
+    """Rank files of an engine as the directory, and stages of a pipeline."""
+    run(0, "convert", plain, at("ranks"), "--layout", "vllm-sharded", "--tp", "2", "--mtp", "drop", "--progress", "never", "--quiet")
+    compare(0, at("ranks"), good, says=["tensor 2", "as stored"])
+    stages = {}
+    for t, made in enumerate(two):
+        for name, array in made.items():
+            stage = 0 if name.startswith(("model.embed_tokens.", "model.layers.0.")) else 1
+            stages[f"dp0:pp{stage}:pcp0:tp{t}:{name}"] = sha(array)
+    compare(0, plain, {"checksums": stages}, says=["tensor 2, pipeline 2", "as stored"])
+    of_other = {key.replace("pp1", "pp0") if "layers.1.input_layernorm" in key else key: value for key, value in stages.items()}
+    compare(1, plain, {"checksums": of_other}, says=["pp1:tp0: model.layers.1.input_layernorm.weight: missing", "unexpected     2"])
+
+
+def try_recorded(folders, config):
+    """What the engines' own modules tell (tests/golden/PROVENANCE.md)."""
+    golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "live")
+    facts = ("told with its weight", "made of kv_b_proj")
+    for name in sorted(os.listdir(golden)):
+        _, form, tp = name.removesuffix(".json").split("-")
+        with open(os.path.join(golden, name)) as file:
+            answer = json.load(file)
+        rows = json.loads(compare(0, folders[form], answer, "--gpu", "h200", "--json"))["live"]["parameters"]
+        others = [row for row in rows if row["state"] != "equal" and row["fact"] not in facts]
+        expect(not others, f"{name}: {others[:3]}")
+        n, n_ranks = len([row for row in rows if row["fact"] != "made of kv_b_proj"]), int(tp.removeprefix("tp"))
+        model = tensors_of(folders[form])
+        wanted = sum(len(parameters(model, config, t, n_ranks)) for t in range(n_ranks))
+        expect(n == wanted and n_ranks * 20 < n, f"{name}: {n} parameters, not {wanted}")
+
+
 def try_answers(plain, good, two):
     """Answers that are none."""
     def text(answer, says, status=2):
@@ -395,6 +428,9 @@ def try_http(plain, good):
     expect(document["passed"] and document["live"]["tp"] == 2, "the document of a live check")
     serve(body=body, path_of="/weights_checker")
     run(0, "check", plain, "--live", url, says="as stored")
+    os.environ["http_proxy"] = "http://127.0.0.1:1"  # nobody is there, and nobody is asked
+    run(0, "check", plain, "--live", url, says="as stored")
+    del os.environ["http_proxy"]
     serve(body=body, token="s3cret-word")
     run(2, "check", plain, "--live", url, says=["HTTP status 401: Unauthorized", "INGOT_LIVE_TOKEN"])
     expect("s3cret" not in run(0, "check", plain, "--live", url, token="s3cret-word"), "a token is printed")
@@ -433,6 +469,10 @@ try:
     expect(sum_of_words(b"abc") == "d8af575884d43b13" and sum_of_words(bytes(32768)) == "d08a74f374a53cfa", "the sum of words")
     two, good = try_vllm(at("plain"), config)
     try_schemes(at("plain"), at("fp8"), config)
+    try_layouts(at("plain"), good, two)
+    run(0, "convert", at("plain"), at("int8-amax"), "--to", "int8", "--search", "amax", "--rule", "role:kv-b-proj=bf16", "--progress",
+        "never", "--quiet", "--allow", "engine-refuses=*")
+    try_recorded({"fp8": at("fp8"), "plain": at("plain"), "int8": at("int8-amax")}, config)
     try_answers(at("plain"), good, two)
     if "libcurl, which is not usable" in run(2, "check", at("plain"), "--live", "http://127.0.0.1:1"):
         print("no libcurl here: nothing is asked over HTTP")
