@@ -179,13 +179,12 @@ def named_changes(engine, live, folders, tp):
             "experts exchanged": with_exchanged_experts(data, "mlp.experts.3", "mlp.experts.9"),
         }
         for case, changed in cases.items():
-            copy = folder.parent / "changed"
-            shutil.copytree(folder, copy)
-            (copy / file).write_bytes(changed)
-            how = {"tp": tp}
-            kept = folder.parent / f"{engine}, {form}, tp {tp}, {case}.json"
-            found = checked(folders.ingot, folder, answered(live, options_of(engine, copy, form, how), kept), how, (0, 1))
-            shutil.rmtree(copy)
+            how, kept = {"tp": tp}, folder.parent / f"{engine}, {form}, tp {tp}, {case}.json"
+            with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+                copy = pathlib.Path(shutil.copytree(folder, pathlib.Path(scratch, "changed")))
+                (copy / file).write_bytes(changed)
+                answer = answered(live, options_of(engine, copy, form, how), kept)
+            found = checked(folders.ingot, folder, answer, how, (0, 1))
             named = sorted({row["name"].replace(".routed_experts", "") for row in found["parameters"] if row["state"] == "differs"})
             parts = {"w13_weight", "w2_weight"} | ({"w13_weight_scale", "w2_weight_scale"} if form == INT8 else set())
             if engine == "vllm" and form == BLOCKS:
