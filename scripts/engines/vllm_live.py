@@ -6,9 +6,9 @@
 vLLM's own loader loads the weights on each rank, its own process_weights_after_loading processes them, its worker's
 method hashes each parameter, and the answer is put together as its server does. Model, quantization methods, and choice
 of kernels are vLLM's as for a card, which is described where they ask (describe): a compute capability; DeepGEMM, which
-its wheel has; FlashInfer, which it requires; and the kernels of its libraries, which answer that they are there.
-Replaced is what only a card can run: kernels of experts are not made (they would be built from processed weights);
-DeepGEMM's change of the layout of scales, a function of its C++ library, is written here in torch.
+its wheel has; and kernels of its libraries, which answer that they are there. FlashInfer is taken for missing. Replaced
+is what only a card can run: sparse attention (sharded_state.py); kernels of experts, which are made of processed
+weights; the product that decodes kv_b_proj for latent attention; DeepGEMM's layout of scales, which is written here.
 """
 
 import argparse
@@ -63,6 +63,8 @@ def describe(options):
     from vllm import platforms
     from vllm.platforms.interface import DeviceCapability, PlatformEnum
 
+    sharded_state.hide_tiles()
+    sharded_state.replace_sparse_attention()
     usual = platforms.current_platform
     capability = CAPABILITIES[options.card]
 
