@@ -327,7 +327,7 @@ class Tables:
                          *("" if one == "gptq" and group[1] == BLOCKS
                            else text_of(geometric([of[" ".join(group)] / than[" ".join(group)] for of, than in errors]))
                            for group in GROUPS)])
-        return table(["methods", "scheme", *(f"{tokens} experts, {matrices}" for tokens, matrices in GROUPS)], rows)
+        return table(["methods", "scheme", *(f"{tokens}, {matrices}" for tokens, matrices in GROUPS)], rows)
 
 
 def main():
