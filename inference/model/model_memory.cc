@@ -68,9 +68,11 @@ ExpertShape expert_shape(const ModelSpec& spec, const RankView& rank, bool with_
     if (!spec.is_moe(l)) continue;
     const auto layer = static_cast<std::uint32_t>(l);
     if (mixture->home(layer) != layer) continue;
+    const std::size_t n = experts_in(spec.layers[l]);
+    if (n < shape.n_experts) shape.fewer.emplace(layer, n);
     for (const std::uint32_t expert : places.experts_of(layer, rank.at().ep_rank)) {
       // The number behind the last routed expert is the shared expert's.
-      if (expert < experts_in(spec.layers[l])) shape.experts.push_back({.layer = layer, .expert = expert});
+      if (expert < n) shape.experts.push_back({.layer = layer, .expert = expert});
     }
   }
   return shape;

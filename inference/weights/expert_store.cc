@@ -62,9 +62,7 @@ class ExpertParts {
     const std::string down = store.name_of({.role = Role::kExpertsDown, .layer = id_.layer});
     const formats::Shape& stored = store.shape_of(both);
     const bool is_rank = store.source().slicing() != nullptr && stored.size() == 3;
-    // Layers may have fewer than others.
-    std::size_t n = is_rank || stored.size() != 3 ? shape_.n_experts : stored[0];
-    std::size_t matrix = id_.expert;
+    std::size_t n = shape_.experts_in(id_.layer), matrix = id_.expert;
     if (is_rank && stored[0] != n) {
       const auto place = [&](const ExpertId& id) {
         return std::lower_bound(shape_.experts.begin(), shape_.experts.end(), id);

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -32,12 +33,19 @@ struct ExpertId {
 struct ExpertShape {
   std::vector<ExpertId> experts;  ///< ascending; MTP layers included
   std::size_t n_experts = 0;      ///< experts of a layer, over all ranks
+  /// Experts of layers that have fewer.
+  std::map<std::uint32_t, std::size_t> fewer = {};
   std::size_t hidden = 0, intermediate = 0;
   bool has_gate = true;  ///< experts have gate, up and down; else only up and down
   Range inner;           ///< intermediate features that the rank holds
   /// Biases of experts; the bias of down is only on the rank with the first inner features.
   bool has_biases = false;
 
+  /// Returns the number of experts of a layer, over all ranks.
+  [[nodiscard]] std::size_t experts_in(std::uint32_t layer) const {
+    const auto own = fewer.find(layer);
+    return own == fewer.end() ? n_experts : own->second;
+  }
   /// Returns the shape for the experts of only one layer.
   [[nodiscard]] ExpertShape of_layer(std::uint32_t layer) const;
 };
