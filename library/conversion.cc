@@ -350,6 +350,7 @@ Conversion plan_conversion(const ConvertOptions& options, ConversionRequest requ
   auto source = convert::as_written(std::move(opened), request.recipe, request.plan);
   convert::Plan plan = convert::plan_conversion(*source, std::move(request.recipe), request.plan);
   plan.warnings.insert(plan.warnings.end(), remarks.begin(), remarks.end());
+  if (meaning != nullptr) plan.source_facts.family = &meaning->family();
   return {.source = std::move(source),
           .meaning = meaning,
           .plan = std::move(plan),

@@ -155,7 +155,8 @@ void add_family(const formats::Family& family, Json& identity) {
 // `source`, the fingerprint, is null until it is known.
 Json job_identity(const Plan& plan) {
   Json identity = identity_of_options(plan.recipe, plan.options);
-  add_family(plan.source.family(), identity);
+  const formats::Family* known = plan.source_facts.family;
+  add_family(known != nullptr ? *known : plan.source.family(), identity);
   identity["plan"] = plan_hash(plan).hex();
   return identity;
 }

@@ -70,7 +70,7 @@ Manifest base_manifest(const Plan& plan, const StagingOptions& options) {
     if (identity.contains(key)) recipe[key] = identity.at(key);
   }
   Manifest manifest{.tool_version = std::string(kVersion),
-                    .family = std::string(plan.source.family().name),
+                    .family = identity.at("family").get<std::string>(),
                     .dialect = std::string(plan.target.dialect->name),
                     .layout = std::string(plan.options.layout->name),
                     .recipe = std::move(recipe),

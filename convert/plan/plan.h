@@ -252,6 +252,9 @@ struct SourceFacts {
   formats::JsonValue quantization;
   /// config.json says that the head is the embedding, and another one is stored.
   bool has_head_apart = false;
+  /// The family of a source that is read without one, to be copied as its files have it; null for
+  /// any other.
+  const formats::Family* family = nullptr;
   SourceCard card = {};
   /// Cards of the givers of a composed source, by Checkpoint::givers(); empty for others.
   std::vector<SourceCard> giver_cards = {};
