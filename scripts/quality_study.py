@@ -209,7 +209,7 @@ class Study:
 
 
 # Experts by their tokens, and their matrices: gates and ups by the blocks of their own tokens, and by all moments.
-BLOCKS, WHOLE, DOWN = "gate and up", "gate and up of all tokens", "down"
+BLOCKS, WHOLE, DOWN = "gate/up", "gate/up, all tokens", "down"
 GROUPS = [(tokens, matrices) for matrices in (BLOCKS, WHOLE, DOWN) for tokens in ("rare", "common")]
 
 

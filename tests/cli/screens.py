@@ -5,6 +5,7 @@ import fcntl
 import os
 import pty
 import re
+import select
 import shutil
 import signal
 import struct
@@ -15,31 +16,36 @@ import termios
 import time
 
 ingot, example, golden, docs = map(os.path.abspath, sys.argv[1:])
+END = b"\x1e"  # no command prints it
 programs = {"hf", "ingot", "jq", "mpirun", "python", "source", "trtllm-serve", "vllm"}
 
 
 def screen(columns, *arguments, interrupt=None):
     """The lines that a command leaves on a terminal of so many columns. `interrupt`: Ctrl-C once this file is there."""
-    pid, fd = pty.fork()
+    fd, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    pid = os.fork()
     if pid == 0:
-        fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        os.login_tty(terminal)
         os.environ.update(TERM="xterm", NO_COLOR="1")
         os.environ.pop("PAGER", None)
         os.execv(ingot, ["ingot", *arguments])
-    shown = b""
     if interrupt:
-        while not os.path.exists(interrupt) and os.waitpid(pid, os.WNOHANG)[0] == 0:
+        deadline = time.monotonic() + 60
+        while not os.path.exists(interrupt) and time.monotonic() < deadline:
             time.sleep(0.0005)
         os.write(fd, b"\x03")
-    try:
-        while piece := os.read(fd, 65536):
-            shown += piece
-    except OSError:
-        pass
-    try:
-        os.waitpid(pid, 0)
-    except ChildProcessError:
-        pass
+    # The terminal stays open here: bytes that were not read when its last user closes it may be lost.
+    shown, is_running = b"", True
+    while not shown.endswith(END):
+        if is_running and os.waitpid(pid, os.WNOHANG)[0]:
+            is_running = False
+            os.write(terminal, END)
+        if select.select([fd], [], [], 0.01)[0]:
+            shown += os.read(fd, 65536)
+    os.close(terminal)
+    os.close(fd)
+    shown = shown.removesuffix(END)
     # A bar erases itself.
     return [re.sub(r"^.*\x1b\[K", "", line.split("\r")[-1]) for line in shown.decode().split("\r\n")]
 
