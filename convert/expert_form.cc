@@ -151,7 +151,9 @@ std::vector<bool> turned_in_output(const Seen& source, Recipe recipe, const Plan
 }  // namespace
 
 Seen as_written(Seen source, const Recipe& recipe, const PlanOptions& options) {
-  source = with_caches_as_written(std::move(source), resolved(recipe, *source, options));
+  // Apart: a call may move the source before it makes its other arguments.
+  const Recipe whole = resolved(recipe, *source, options);
+  source = with_caches_as_written(std::move(source), whole);
   source = in_form(std::move(source), recipe, options);
   const bool may_turn = std::ranges::any_of(source->tensors(), [](const LogicalTensor& tensor) {
     return tensor.stack == StackOrder::kInputMajor ||
