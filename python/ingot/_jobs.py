@@ -131,4 +131,6 @@ def list(table, *words, **options):
 for _function in (convert, plan, inspect, check, verify, compare, prune, repair, merge, join, attest, rederive, calibrate,
                   balance, generate, delta, synth, list):
     _name = "convert" if _function is plan else _function.__name__
-    _function.__doc__ += "\n\n    " + getattr(_options, _name.capitalize() + "Options").__doc__
+    _own = _name.capitalize() + "Options"
+    for _class in (getattr(_options, _own), *_options.INHERITED.get(_own, ())):
+        _function.__doc__ += "\n\n    " + _class.__doc__

@@ -1,6 +1,7 @@
 """Options of the functions, made of the program's tables of flags by scripts/python_options.py.
 
-Each class has the keywords of one function; its text is the end of that function's."""
+Each class has the keywords of one function, or those that several have in common; their texts are the end of the text
+of each function."""
 
 from __future__ import annotations
 
@@ -16,21 +17,10 @@ if TYPE_CHECKING:
     Texts = str | Sequence[str]
 
 
-class InspectOptions(TypedDict, total=False):
-    """Options:
+class InspectConvertComposePrune(TypedDict, total=False):
+    """Options of inspect, convert, compose and prune:
 
-    tensors: list tensors, with pattern those that match
-    family: model family instead of config.json's; generic accepts any names, auto makes a family
-    family_file: a file that describes the model's family (docs/families.md)
-    config: config.json of the model, for shards without one
     accept_family: --family auto: take the family without a look at it where its proof is not complete
-    gpu_memory: show the memory of a rank and whether it fits into so much, e.g. 80GB; with --to and so on for a
-        conversion that has not been made
-    gpu: the same for the memory of this GPU, and how many of them are needed
-    count: whether it fits this many of these GPUs (--tp, and --ep of experts, of so many): without --to in each
-        of some schemes, and which of them the GPU computes natively
-    loading: the bytes that each rank reads while an engine loads the checkpoint, by loader, and the ways to
-        make them fewer
     to: target scheme: bf16, f16, f32, fp8-block (or fp8), fp8-channel, fp8-tensor, int8-channel (or int8),
         int8-block, nvfp4, mxfp4, mxfp8, int4-group (or int4); which tensors take it: ingot list recipes
         (default: keep each scheme)
@@ -38,11 +28,6 @@ class InspectOptions(TypedDict, total=False):
         transformers, deepseek; forms that each loads: ingot list loads
     dialect: layout of quantized tensors: deepseek, compressed-tensors, modelopt, modelslim, mxfp4 (default: by
         scheme); forms that engines refuse: ingot list engines
-    rule: SELECTOR=SCHEME; may be repeated, first match wins. A selector is a glob over names, re:EXPR,
-        role:NAME (experts, attention, mlp, linear ...: ingot list roles), layers:0-2,last, or several with &
-        between them
-    recipe: YAML file of rules, which come after those of --rule; or one of experts-int8-attention-fp8,
-        first-and-last-layers-bf16, mtp-kept, nvfp4-attention-fp8
     mtp: MTP layers: convert as any other layer (default), bf16 (default for nvfp4, mxfp4, int4), keep (in the
         source's scheme), or drop
     quantize_attention: nvfp4, mxfp4, int4: attention projections too
@@ -73,31 +58,13 @@ class InspectOptions(TypedDict, total=False):
         which an unsloth before September 2026 trained them
     keep_touched: with --lora: quantized weights that change, and those that loaders fuse with them, become bf16
         or fp8 where their scheme has fewer bits
-    tp: tensor parallelism
-    ep: expert parallelism
-    etp: ranks that cut each expert
     pp: pipeline stages
-    pp_layers: layers of each stage, e.g. 0-30,31-60
-    tp_fit: as of convert: refuse, retile, pad or bf16
-    kv_cache: numbers of the cache of keys and values: f32, bf16, fp8, int8, fp8-static (default bf16)
-    context: tokens of each sequence, e.g. 128k
-    sequences: sequences at once in each group of tensor parallelism
     """
 
-    tensors: bool
-    family: str | int | float
-    family_file: Path
-    config: Path
     accept_family: bool
-    gpu_memory: Size
-    gpu: Literal["a100", "l40s", "h100", "h200", "b200", "mi300x", "ascend910b"]
-    count: int
-    loading: bool
     to: str | int | float
     for_: str | int | float
     dialect: str | int | float
-    rule: Texts
-    recipe: Path
     mtp: str | int | float
     quantize_attention: bool
     activations: str | int | float
@@ -116,10 +83,209 @@ class InspectOptions(TypedDict, total=False):
     lora_scale: str | int | float
     expert_b_order: str | int | float
     keep_touched: str | int | float
+    pp: int
+
+
+class ConvertPrune(TypedDict, total=False):
+    """Options of convert and prune:
+
+    bits: average bits of a weight of the quantized linear layers, scales included: chooses among nvfp4, fp8 and
+        bf16 by role and layer, by what each loses under the inputs of --importance, and prints the recipe
+    bits_from: the schemes that --bits chooses among, of nvfp4, fp8, bf16, int4, mxfp4 and int8; the default
+        recipe of the first says which layers count
+    kv_scales_only: write only the scales of --kv-scales, and the index and config that name them, to be put
+        into the folder of the model
+    """
+
+    bits: float
+    bits_from: str | int | float
+    kv_scales_only: bool
+
+
+class ConvertComposePrune(TypedDict, total=False):
+    """Options of convert, compose and prune:
+
+    experts: routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor per expert and
+        projection); default: as loaders of the target read them
+    layers: 0-K: only the first layers, and no MTP layers, as a model of its own, to try engines and jobs with
+    base_model: ORG/NAME of the source on the hub, for the model card (default: its name in the hub's cache,
+        else that of its own card)
+    max_shard_size: re-shard into files of at most this size (default: keep the source's files and their
+        contents)
+    tp: tensor parallelism: ranks that cut attention, MLPs, vocabulary
+    ep: expert parallelism: groups that share out the experts
+    etp: ranks that cut each expert (default: --tp without --ep, else 1)
+    pp_layers: layers of each stage, e.g. 0-30,31-60 (default: balanced by bytes)
+    layout: hf, ranks, deepseek-mp, vllm-sharded, sglang-sharded (default: hf, or ranks when a topology is
+        given)
+    mp: ranks of layout deepseek-mp
+    tp_fit: where a cut splits a block of scales: refuse (default), retile (smaller FP8 blocks), pad (wider MLPs
+        and vocabulary) or bf16
+    shared_experts: tp (default): cut by --tp; replicated: whole everywhere
+    expert_map: JSON: logical expert by physical slot (default: contiguous blocks)
+    redundant_experts: let --expert-map give an expert several slots
+    uneven_experts: let --expert-map give ranks different numbers of slots
+    links: yes (default): files that several ranks load are hard links to one; no: copies
+    explain: print the rule that applies to TENSOR, and the result
+    part: write only the files of part I of N, I from 0; all parts share the output's directory, and publish
+        nothing; join: publish their output (ingot join)
+    base: an output of an earlier version of the source: tensors whose source did not change are taken over from
+        it, by the same recipe and version of ingot
+    base_source: the source of --base: it is read and compared with the records of --base
+    verify: compare with the source before anything is published: structure, weights, layers, greedy, draft, or
+        all; below a gate nothing is published, and the exit code is 1
+    lossless_only: publish only an output that holds every value of the source exactly; else name the first
+        tensor that loses one, and exit with 1
+    no_verify: with --resume: publish without the verification that the conversion began with (recorded in the
+        manifest)
+    delta: stream that gets the difference to --base as its next version (ingot delta make)
+    """
+
+    experts: str | int | float
+    layers: str | int | float
+    base_model: str | int | float
+    max_shard_size: Size
     tp: int
     ep: int
     etp: int
-    pp: int
+    pp_layers: str | int | float
+    layout: str | int | float
+    mp: int
+    tp_fit: str | int | float
+    shared_experts: str | int | float
+    expert_map: Path
+    redundant_experts: bool
+    uneven_experts: bool
+    links: Literal["yes", "no"]
+    explain: str | int | float
+    part: str | int | float
+    base: Path
+    base_source: Path
+    verify: str | int | float
+    lossless_only: bool
+    no_verify: bool
+    delta: Path
+
+
+class ConvertComposePruneMerge(TypedDict, total=False):
+    """Options of convert, compose, prune and merge:
+
+    files: re-shard into so many files of even size, or the next multiple of them with files below 5 GB: layers
+        in order, MTP layers and towers in files of their own behind them (readers that share files out want a
+        multiple of the ranks)
+    order: order of the tensors in a file: dtype (default), or name, in which the default loaders of vLLM and
+        SGLang read; data then begin at a multiple of 16
+    align: tensors whose size is a multiple of so many bytes begin at one, a weight and its scales are
+        neighbours, and files are even (of at most 5 GB unless --max-shard-size is given): 4096 for loaders that
+        read past the page cache
+    """
+
+    files: int
+    order: Literal["dtype", "name"]
+    align: int
+
+
+class ConvertComposePruneMergeRepair(TypedDict, total=False):
+    """Options of convert, compose, prune, merge and repair:
+
+    dry_run: print the plan and write nothing; refuses what a run would
+    resume: continue a stopped conversion
+    force: replace the checkpoint that is in the output
+    hash: xxh3 per tensor; sha256 adds a plain SHA-256 per file, in a second pass
+    consume_source: delete each source file once its tensors are safe
+    buffered: write through the page cache even where direct I/O works
+    read_back: read everything again from the disk, past the page cache, before it is published
+    follow_links: copy side files that are links to something outside the source
+    assume_disk: plan for a host with so much free disk, e.g. 2TB
+    """
+
+    dry_run: bool
+    resume: bool
+    force: bool
+    hash: Literal["xxh3", "sha256"]
+    consume_source: bool
+    buffered: bool
+    read_back: bool
+    follow_links: bool
+    assume_disk: Size
+
+
+class VerifyCompare(TypedDict, total=False):
+    """Options of verify and compare:
+
+    levels: how closely: structure, weights, layers, greedy, draft, or all
+    prompts: texts for layers, greedy and draft, separated by blank lines, or JSON lines (.jsonl) (default:
+        built in); - is stdin
+    tokens: tokens that greedy generates per prompt
+    text: measure the perplexity of this text, and drafts on it: .txt, .json {"docs": [...]}, or JSON lines
+        (.jsonl); - is stdin
+    sample: part of every tensor's rows that weights looks at
+    profile: arithmetic of the output: native, bf16, f32 (the source's is f32)
+    sources: the directory of one of the sources of a composed output, by its name there; may be repeated (a
+        recipe as the source names all)
+    lora: the adapter that was folded into the output: it is compared with what the source is with it
+    lora_scale: the factor that it was given
+    expert_b_order: the order that it was given
+    html: write the report as one self-contained page
+    markdown: write the report for a model card
+    """
+
+    levels: str | int | float
+    prompts: Path
+    tokens: int
+    text: Path
+    sample: float
+    profile: str | int | float
+    sources: Texts
+    lora: Path
+    lora_scale: float
+    expert_b_order: Literal["peft", "block"]
+    html: Path
+    markdown: Path
+
+
+class InspectOptions(InspectConvertComposePrune, total=False):
+    """Options:
+
+    tensors: list tensors, with pattern those that match
+    family: model family instead of config.json's; generic accepts any names, auto makes a family
+    family_file: a file that describes the model's family (docs/families.md)
+    config: config.json of the model, for shards without one
+    gpu_memory: show the memory of a rank and whether it fits into so much, e.g. 80GB; with --to and so on for a
+        conversion that has not been made
+    gpu: the same for the memory of this GPU, and how many of them are needed
+    count: whether it fits this many of these GPUs (--tp, and --ep of experts, of so many): without --to in each
+        of some schemes, and which of them the GPU computes natively
+    loading: the bytes that each rank reads while an engine loads the checkpoint, by loader, and the ways to
+        make them fewer
+    rule: SELECTOR=SCHEME; may be repeated, first match wins. A selector is a glob over names, re:EXPR,
+        role:NAME (experts, attention, mlp, linear ...: ingot list roles), layers:0-2,last, or several with &
+        between them
+    recipe: YAML file of rules, which come after those of --rule; or one of experts-int8-attention-fp8,
+        first-and-last-layers-bf16, mtp-kept, nvfp4-attention-fp8
+    tp: tensor parallelism
+    ep: expert parallelism
+    etp: ranks that cut each expert
+    pp_layers: layers of each stage, e.g. 0-30,31-60
+    tp_fit: as of convert: refuse, retile, pad or bf16
+    kv_cache: numbers of the cache of keys and values: f32, bf16, fp8, int8, fp8-static (default bf16)
+    context: tokens of each sequence, e.g. 128k
+    sequences: sequences at once in each group of tensor parallelism
+    """
+
+    tensors: bool
+    family: str | int | float
+    family_file: Path
+    config: Path
+    gpu_memory: Size
+    gpu: Literal["a100", "l40s", "h100", "h200", "b200", "mi300x", "ascend910b"]
+    count: int
+    loading: bool
+    rule: Texts
+    recipe: Path
+    tp: int
+    ep: int
+    etp: int
     pp_layers: str | int | float
     tp_fit: str | int | float
     kv_cache: str | int | float
@@ -234,379 +400,72 @@ class BalanceOptions(TypedDict, total=False):
     markdown: Path
 
 
-class ConvertOptions(TypedDict, total=False):
+class ConvertOptions(InspectConvertComposePrune, ConvertPrune, ConvertComposePrune, ConvertComposePruneMerge, ConvertComposePruneMergeRepair, total=False):
     """Options:
 
-    to: target scheme: bf16, f16, f32, fp8-block (or fp8), fp8-channel, fp8-tensor, int8-channel (or int8),
-        int8-block, nvfp4, mxfp4, mxfp8, int4-group (or int4); which tensors take it: ingot list recipes
-        (default: keep each scheme)
-    for_: engine for the output, which chooses dialect and activations: vllm, sglang, trtllm, vllm-ascend,
-        transformers, deepseek; forms that each loads: ingot list loads
-    dialect: layout of quantized tensors: deepseek, compressed-tensors, modelopt, modelslim, mxfp4 (default: by
-        scheme); forms that engines refuse: ingot list engines
     family: model family instead of config.json's; generic accepts any names, auto makes a family
     family_file: a file that describes the model's family (docs/families.md)
-    accept_family: --family auto: take the family without a look at it where its proof is not complete
     allow: accept a fault, KIND=PATTERN of one or more tensors, KIND one of nan-code, zero-scale,
         unknown-tensor, duplicate-tensor, nonfinite, f16-overflow, underflow, engine-refuses, lora-base;
         recorded in the manifest
-    bits: average bits of a weight of the quantized linear layers, scales included: chooses among nvfp4, fp8 and
-        bf16 by role and layer, by what each loses under the inputs of --importance, and prints the recipe
-    bits_from: the schemes that --bits chooses among, of nvfp4, fp8, bf16, int4, mxfp4 and int8; the default
-        recipe of the first says which layers count
     rule: SELECTOR=SCHEME; may be repeated, first match wins. A selector is a glob over names, re:EXPR,
         role:NAME (experts, attention, mlp, linear ...: ingot list roles), layers:0-2,last, or several with &
         between them
     recipe: YAML file of rules, which come after those of --rule; or one of experts-int8-attention-fp8,
         first-and-last-layers-bf16, mtp-kept, nvfp4-attention-fp8
-    mtp: MTP layers: convert as any other layer (default), bf16 (default for nvfp4, mxfp4, int4), keep (in the
-        source's scheme), or drop
-    quantize_attention: nvfp4, mxfp4, int4: attention projections too
-    activations: how the engine treats activations: weight-only, dynamic or static (default: by dialect and
-        scheme)
-    activation_scales: ranges of inputs for static activations: a directory that ingot calibrate wrote, or a
-        safetensors file with MODULE.input_amax, or .input_min and .input_max
-    input_scale: one scale for every static input instead of a file, e.g. 1
-    fp8_grid: FP8 scales: amax, or ue8m0 (powers of two); default: as in the source, else amax
-    scales_from: take the FP8 block or INT4 scales of this release instead of computing them
-    search: how scales are chosen: mse (default), the least squared error; hessian, the least error of the
-        layer's output by the moments of --importance; or amax; nvfp4 by 4over6 too, int4 by signed (mse, and
-        negative scales too)
-    group_size: INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is INT4, else
-        128)
-    zero_points: INT4: a zero point for each group, chosen with its scale; vLLM loads them
-    importance: weight the errors of columns by the mean squares in this directory or file, which ingot
-        calibrate writes, when scales are searched
-    gptq: int4, nvfp4, mxfp4: choose the codes of a weight column by column, so that its outputs change least
-        (GPTQ); needs --importance with moments of inputs
-    kv_scales: write scales of an FP8 cache of keys and values, largest magnitude / 448, from the ranges in this
-        directory of ingot calibrate, or in its cache.safetensors; or the scales of a kv_cache_scales.json
-    via: values pass through f32 (default), or bf16, as if cast first
-    lora: fold the adapter in this directory of PEFT into the weights; tensors that it does not change stay as
-        they are
-    lora_scale: with --lora: a factor of alpha / rank, e.g. 0.5 (default: 1)
-    expert_b_order: with --lora: order of the numbers in lora_B of stacked experts: peft (default), or block, in
-        which an unsloth before September 2026 trained them
-    keep_touched: with --lora: quantized weights that change, and those that loaders fuse with them, become bf16
-        or fp8 where their scheme has fewer bits
-    experts: routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor per expert and
-        projection); default: as loaders of the target read them
-    layers: 0-K: only the first layers, and no MTP layers, as a model of its own, to try engines and jobs with
-    base_model: ORG/NAME of the source on the hub, for the model card (default: its name in the hub's cache,
-        else that of its own card)
-    max_shard_size: re-shard into files of at most this size (default: keep the source's files and their
-        contents)
-    files: re-shard into so many files of even size, or the next multiple of them with files below 5 GB: layers
-        in order, MTP layers and towers in files of their own behind them (readers that share files out want a
-        multiple of the ranks)
-    order: order of the tensors in a file: dtype (default), or name, in which the default loaders of vLLM and
-        SGLang read; data then begin at a multiple of 16
-    align: tensors whose size is a multiple of so many bytes begin at one, a weight and its scales are
-        neighbours, and files are even (of at most 5 GB unless --max-shard-size is given): 4096 for loaders that
-        read past the page cache
-    tp: tensor parallelism: ranks that cut attention, MLPs, vocabulary
-    ep: expert parallelism: groups that share out the experts
-    etp: ranks that cut each expert (default: --tp without --ep, else 1)
-    pp: pipeline stages
-    pp_layers: layers of each stage, e.g. 0-30,31-60 (default: balanced by bytes)
-    layout: hf, ranks, deepseek-mp, vllm-sharded, sglang-sharded (default: hf, or ranks when a topology is
-        given)
-    mp: ranks of layout deepseek-mp
-    tp_fit: where a cut splits a block of scales: refuse (default), retile (smaller FP8 blocks), pad (wider MLPs
-        and vocabulary) or bf16
-    shared_experts: tp (default): cut by --tp; replicated: whole everywhere
-    expert_map: JSON: logical expert by physical slot (default: contiguous blocks)
-    redundant_experts: let --expert-map give an expert several slots
-    uneven_experts: let --expert-map give ranks different numbers of slots
-    links: yes (default): files that several ranks load are hard links to one; no: copies
-    explain: print the rule that applies to TENSOR, and the result
-    part: write only the files of part I of N, I from 0; all parts share the output's directory, and publish
-        nothing; join: publish their output (ingot join)
-    base: an output of an earlier version of the source: tensors whose source did not change are taken over from
-        it, by the same recipe and version of ingot
-    base_source: the source of --base: it is read and compared with the records of --base
-    kv_scales_only: write only the scales of --kv-scales, and the index and config that name them, to be put
-        into the folder of the model
-    verify: compare with the source before anything is published: structure, weights, layers, greedy, draft, or
-        all; below a gate nothing is published, and the exit code is 1
-    lossless_only: publish only an output that holds every value of the source exactly; else name the first
-        tensor that loses one, and exit with 1
-    no_verify: with --resume: publish without the verification that the conversion began with (recorded in the
-        manifest)
     thresholds: YAML file of gates, instead of the defaults
     require: a gate, METRIC>=LIMIT or METRIC<=LIMIT, of one scheme METRIC[SCHEME]; may be repeated; metrics:
         ingot list metrics
-    dry_run: print the plan and write nothing; refuses what a run would
-    resume: continue a stopped conversion
-    force: replace the checkpoint that is in the output
     mem_limit: memory budget
     threads: threads (default: every processor)
-    hash: xxh3 per tensor; sha256 adds a plain SHA-256 per file, in a second pass
-    consume_source: delete each source file once its tensors are safe
-    buffered: write through the page cache even where direct I/O works
-    read_back: read everything again from the disk, past the page cache, before it is published
-    follow_links: copy side files that are links to something outside the source
-    assume_disk: plan for a host with so much free disk, e.g. 2TB
     worst: print so many of the worst tensors, and every other line (default: 5, and at most 40 lines in all)
     log: append a line per event to this file
-    delta: stream that gets the difference to --base as its next version (ingot delta make)
     """
 
-    to: str | int | float
-    for_: str | int | float
-    dialect: str | int | float
     family: str | int | float
     family_file: Path
-    accept_family: bool
     allow: Texts
-    bits: float
-    bits_from: str | int | float
     rule: Texts
     recipe: Path
-    mtp: str | int | float
-    quantize_attention: bool
-    activations: str | int | float
-    activation_scales: Path
-    input_scale: str | int | float
-    fp8_grid: str | int | float
-    scales_from: Path
-    search: str | int | float
-    group_size: str | int | float
-    zero_points: bool
-    importance: Path
-    gptq: bool
-    kv_scales: Path
-    via: str | int | float
-    lora: Path
-    lora_scale: str | int | float
-    expert_b_order: str | int | float
-    keep_touched: str | int | float
-    experts: str | int | float
-    layers: str | int | float
-    base_model: str | int | float
-    max_shard_size: Size
-    files: int
-    order: Literal["dtype", "name"]
-    align: int
-    tp: int
-    ep: int
-    etp: int
-    pp: int
-    pp_layers: str | int | float
-    layout: str | int | float
-    mp: int
-    tp_fit: str | int | float
-    shared_experts: str | int | float
-    expert_map: Path
-    redundant_experts: bool
-    uneven_experts: bool
-    links: Literal["yes", "no"]
-    explain: str | int | float
-    part: str | int | float
-    base: Path
-    base_source: Path
-    kv_scales_only: bool
-    verify: str | int | float
-    lossless_only: bool
-    no_verify: bool
     thresholds: Path
     require: Texts
-    dry_run: bool
-    resume: bool
-    force: bool
     mem_limit: Size
     threads: int
-    hash: Literal["xxh3", "sha256"]
-    consume_source: bool
-    buffered: bool
-    read_back: bool
-    follow_links: bool
-    assume_disk: Size
     worst: int
     log: Path
-    delta: Path
 
 
-class ComposeOptions(TypedDict, total=False):
+class ComposeOptions(InspectConvertComposePrune, ConvertComposePrune, ConvertComposePruneMerge, ConvertComposePruneMergeRepair, total=False):
     """Options:
 
-    to: target scheme: bf16, f16, f32, fp8-block (or fp8), fp8-channel, fp8-tensor, int8-channel (or int8),
-        int8-block, nvfp4, mxfp4, mxfp8, int4-group (or int4); which tensors take it: ingot list recipes
-        (default: keep each scheme)
-    for_: engine for the output, which chooses dialect and activations: vllm, sglang, trtllm, vllm-ascend,
-        transformers, deepseek; forms that each loads: ingot list loads
-    dialect: layout of quantized tensors: deepseek, compressed-tensors, modelopt, modelslim, mxfp4 (default: by
-        scheme); forms that engines refuse: ingot list engines
     family: model family instead of config.json's; generic accepts any names, auto makes a family
     family_file: a file that describes the model's family (docs/families.md)
-    accept_family: --family auto: take the family without a look at it where its proof is not complete
     allow: accept a fault, KIND=PATTERN of one or more tensors, KIND one of nan-code, zero-scale,
         unknown-tensor, duplicate-tensor, nonfinite, f16-overflow, underflow, engine-refuses, lora-base;
         recorded in the manifest
     source: another directory for a name of the recipe, or for `base`; may be repeated
-    mtp: MTP layers: convert as any other layer (default), bf16 (default for nvfp4, mxfp4, int4), keep (in the
-        source's scheme), or drop
-    quantize_attention: nvfp4, mxfp4, int4: attention projections too
-    activations: how the engine treats activations: weight-only, dynamic or static (default: by dialect and
-        scheme)
-    activation_scales: ranges of inputs for static activations: a directory that ingot calibrate wrote, or a
-        safetensors file with MODULE.input_amax, or .input_min and .input_max
-    input_scale: one scale for every static input instead of a file, e.g. 1
-    fp8_grid: FP8 scales: amax, or ue8m0 (powers of two); default: as in the source, else amax
-    scales_from: take the FP8 block or INT4 scales of this release instead of computing them
-    search: how scales are chosen: mse (default), the least squared error; hessian, the least error of the
-        layer's output by the moments of --importance; or amax; nvfp4 by 4over6 too, int4 by signed (mse, and
-        negative scales too)
-    group_size: INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is INT4, else
-        128)
-    zero_points: INT4: a zero point for each group, chosen with its scale; vLLM loads them
-    importance: weight the errors of columns by the mean squares in this directory or file, which ingot
-        calibrate writes, when scales are searched
-    gptq: int4, nvfp4, mxfp4: choose the codes of a weight column by column, so that its outputs change least
-        (GPTQ); needs --importance with moments of inputs
-    kv_scales: write scales of an FP8 cache of keys and values, largest magnitude / 448, from the ranges in this
-        directory of ingot calibrate, or in its cache.safetensors; or the scales of a kv_cache_scales.json
-    via: values pass through f32 (default), or bf16, as if cast first
-    lora: fold the adapter in this directory of PEFT into the weights; tensors that it does not change stay as
-        they are
-    lora_scale: with --lora: a factor of alpha / rank, e.g. 0.5 (default: 1)
-    expert_b_order: with --lora: order of the numbers in lora_B of stacked experts: peft (default), or block, in
-        which an unsloth before September 2026 trained them
-    keep_touched: with --lora: quantized weights that change, and those that loaders fuse with them, become bf16
-        or fp8 where their scheme has fewer bits
-    experts: routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor per expert and
-        projection); default: as loaders of the target read them
-    layers: 0-K: only the first layers, and no MTP layers, as a model of its own, to try engines and jobs with
-    base_model: ORG/NAME of the source on the hub, for the model card (default: its name in the hub's cache,
-        else that of its own card)
-    max_shard_size: re-shard into files of at most this size (default: keep the source's files and their
-        contents)
-    files: re-shard into so many files of even size, or the next multiple of them with files below 5 GB: layers
-        in order, MTP layers and towers in files of their own behind them (readers that share files out want a
-        multiple of the ranks)
-    order: order of the tensors in a file: dtype (default), or name, in which the default loaders of vLLM and
-        SGLang read; data then begin at a multiple of 16
-    align: tensors whose size is a multiple of so many bytes begin at one, a weight and its scales are
-        neighbours, and files are even (of at most 5 GB unless --max-shard-size is given): 4096 for loaders that
-        read past the page cache
-    tp: tensor parallelism: ranks that cut attention, MLPs, vocabulary
-    ep: expert parallelism: groups that share out the experts
-    etp: ranks that cut each expert (default: --tp without --ep, else 1)
-    pp: pipeline stages
-    pp_layers: layers of each stage, e.g. 0-30,31-60 (default: balanced by bytes)
-    layout: hf, ranks, deepseek-mp, vllm-sharded, sglang-sharded (default: hf, or ranks when a topology is
-        given)
-    mp: ranks of layout deepseek-mp
-    tp_fit: where a cut splits a block of scales: refuse (default), retile (smaller FP8 blocks), pad (wider MLPs
-        and vocabulary) or bf16
-    shared_experts: tp (default): cut by --tp; replicated: whole everywhere
-    expert_map: JSON: logical expert by physical slot (default: contiguous blocks)
-    redundant_experts: let --expert-map give an expert several slots
-    uneven_experts: let --expert-map give ranks different numbers of slots
-    links: yes (default): files that several ranks load are hard links to one; no: copies
-    explain: print the rule that applies to TENSOR, and the result
-    part: write only the files of part I of N, I from 0; all parts share the output's directory, and publish
-        nothing; join: publish their output (ingot join)
-    base: an output of an earlier version of the source: tensors whose source did not change are taken over from
-        it, by the same recipe and version of ingot
-    base_source: the source of --base: it is read and compared with the records of --base
-    verify: compare with the source before anything is published: structure, weights, layers, greedy, draft, or
-        all; below a gate nothing is published, and the exit code is 1
-    lossless_only: publish only an output that holds every value of the source exactly; else name the first
-        tensor that loses one, and exit with 1
-    no_verify: with --resume: publish without the verification that the conversion began with (recorded in the
-        manifest)
     thresholds: YAML file of gates, instead of the defaults
     require: a gate, METRIC>=LIMIT or METRIC<=LIMIT, of one scheme METRIC[SCHEME]; may be repeated; metrics:
         ingot list metrics
-    dry_run: print the plan and write nothing; refuses what a run would
-    resume: continue a stopped conversion
-    force: replace the checkpoint that is in the output
     mem_limit: memory budget
     threads: threads (default: every processor)
-    hash: xxh3 per tensor; sha256 adds a plain SHA-256 per file, in a second pass
-    consume_source: delete each source file once its tensors are safe
-    buffered: write through the page cache even where direct I/O works
-    read_back: read everything again from the disk, past the page cache, before it is published
-    follow_links: copy side files that are links to something outside the source
-    assume_disk: plan for a host with so much free disk, e.g. 2TB
     worst: print so many of the worst tensors, and every other line (default: 5, and at most 40 lines in all)
     log: append a line per event to this file
-    delta: stream that gets the difference to --base as its next version (ingot delta make)
     """
 
-    to: str | int | float
-    for_: str | int | float
-    dialect: str | int | float
     family: str | int | float
     family_file: Path
-    accept_family: bool
     allow: Texts
     source: Texts
-    mtp: str | int | float
-    quantize_attention: bool
-    activations: str | int | float
-    activation_scales: Path
-    input_scale: str | int | float
-    fp8_grid: str | int | float
-    scales_from: Path
-    search: str | int | float
-    group_size: str | int | float
-    zero_points: bool
-    importance: Path
-    gptq: bool
-    kv_scales: Path
-    via: str | int | float
-    lora: Path
-    lora_scale: str | int | float
-    expert_b_order: str | int | float
-    keep_touched: str | int | float
-    experts: str | int | float
-    layers: str | int | float
-    base_model: str | int | float
-    max_shard_size: Size
-    files: int
-    order: Literal["dtype", "name"]
-    align: int
-    tp: int
-    ep: int
-    etp: int
-    pp: int
-    pp_layers: str | int | float
-    layout: str | int | float
-    mp: int
-    tp_fit: str | int | float
-    shared_experts: str | int | float
-    expert_map: Path
-    redundant_experts: bool
-    uneven_experts: bool
-    links: Literal["yes", "no"]
-    explain: str | int | float
-    part: str | int | float
-    base: Path
-    base_source: Path
-    verify: str | int | float
-    lossless_only: bool
-    no_verify: bool
     thresholds: Path
     require: Texts
-    dry_run: bool
-    resume: bool
-    force: bool
     mem_limit: Size
     threads: int
-    hash: Literal["xxh3", "sha256"]
-    consume_source: bool
-    buffered: bool
-    read_back: bool
-    follow_links: bool
-    assume_disk: Size
     worst: int
     log: Path
-    delta: Path
 
 
-class PruneOptions(TypedDict, total=False):
+class PruneOptions(InspectConvertComposePrune, ConvertPrune, ConvertComposePrune, ConvertComposePruneMerge, ConvertComposePruneMergeRepair, total=False):
     """Options:
 
     keep: experts that stay in each layer: a share below 1, as 0.75, or their number
@@ -617,119 +476,23 @@ class PruneOptions(TypedDict, total=False):
     measure: run the output next to the whole model: KL and drafts on built-in prompts (default: if the model
         has a forward pass here, and fits in --mem-limit)
     text: measure the perplexity of both on this text, too
-    to: target scheme: bf16, f16, f32, fp8-block (or fp8), fp8-channel, fp8-tensor, int8-channel (or int8),
-        int8-block, nvfp4, mxfp4, mxfp8, int4-group (or int4); which tensors take it: ingot list recipes
-        (default: keep each scheme)
-    for_: engine for the output, which chooses dialect and activations: vllm, sglang, trtllm, vllm-ascend,
-        transformers, deepseek; forms that each loads: ingot list loads
-    dialect: layout of quantized tensors: deepseek, compressed-tensors, modelopt, modelslim, mxfp4 (default: by
-        scheme); forms that engines refuse: ingot list engines
     family: model family instead of config.json's; generic accepts any names, auto makes a family
     family_file: a file that describes the model's family (docs/families.md)
-    accept_family: --family auto: take the family without a look at it where its proof is not complete
     allow: accept a fault, KIND=PATTERN of one or more tensors, KIND one of nan-code, zero-scale,
         unknown-tensor, duplicate-tensor, nonfinite, f16-overflow, underflow, engine-refuses, lora-base;
         recorded in the manifest
-    bits: average bits of a weight of the quantized linear layers, scales included: chooses among nvfp4, fp8 and
-        bf16 by role and layer, by what each loses under the inputs of --importance, and prints the recipe
-    bits_from: the schemes that --bits chooses among, of nvfp4, fp8, bf16, int4, mxfp4 and int8; the default
-        recipe of the first says which layers count
     rule: SELECTOR=SCHEME; may be repeated, first match wins. A selector is a glob over names, re:EXPR,
         role:NAME (experts, attention, mlp, linear ...: ingot list roles), layers:0-2,last, or several with &
         between them
     recipe: YAML file of rules, which come after those of --rule; or one of experts-int8-attention-fp8,
         first-and-last-layers-bf16, mtp-kept, nvfp4-attention-fp8
-    mtp: MTP layers: convert as any other layer (default), bf16 (default for nvfp4, mxfp4, int4), keep (in the
-        source's scheme), or drop
-    quantize_attention: nvfp4, mxfp4, int4: attention projections too
-    activations: how the engine treats activations: weight-only, dynamic or static (default: by dialect and
-        scheme)
-    activation_scales: ranges of inputs for static activations: a directory that ingot calibrate wrote, or a
-        safetensors file with MODULE.input_amax, or .input_min and .input_max
-    input_scale: one scale for every static input instead of a file, e.g. 1
-    fp8_grid: FP8 scales: amax, or ue8m0 (powers of two); default: as in the source, else amax
-    scales_from: take the FP8 block or INT4 scales of this release instead of computing them
-    search: how scales are chosen: mse (default), the least squared error; hessian, the least error of the
-        layer's output by the moments of --importance; or amax; nvfp4 by 4over6 too, int4 by signed (mse, and
-        negative scales too)
-    group_size: INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is INT4, else
-        128)
-    zero_points: INT4: a zero point for each group, chosen with its scale; vLLM loads them
-    importance: weight the errors of columns by the mean squares in this directory or file, which ingot
-        calibrate writes, when scales are searched
-    gptq: int4, nvfp4, mxfp4: choose the codes of a weight column by column, so that its outputs change least
-        (GPTQ); needs --importance with moments of inputs
-    kv_scales: write scales of an FP8 cache of keys and values, largest magnitude / 448, from the ranges in this
-        directory of ingot calibrate, or in its cache.safetensors; or the scales of a kv_cache_scales.json
-    via: values pass through f32 (default), or bf16, as if cast first
-    lora: fold the adapter in this directory of PEFT into the weights; tensors that it does not change stay as
-        they are
-    lora_scale: with --lora: a factor of alpha / rank, e.g. 0.5 (default: 1)
-    expert_b_order: with --lora: order of the numbers in lora_B of stacked experts: peft (default), or block, in
-        which an unsloth before September 2026 trained them
-    keep_touched: with --lora: quantized weights that change, and those that loaders fuse with them, become bf16
-        or fp8 where their scheme has fewer bits
-    experts: routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor per expert and
-        projection); default: as loaders of the target read them
-    layers: 0-K: only the first layers, and no MTP layers, as a model of its own, to try engines and jobs with
-    base_model: ORG/NAME of the source on the hub, for the model card (default: its name in the hub's cache,
-        else that of its own card)
-    max_shard_size: re-shard into files of at most this size (default: keep the source's files and their
-        contents)
-    files: re-shard into so many files of even size, or the next multiple of them with files below 5 GB: layers
-        in order, MTP layers and towers in files of their own behind them (readers that share files out want a
-        multiple of the ranks)
-    order: order of the tensors in a file: dtype (default), or name, in which the default loaders of vLLM and
-        SGLang read; data then begin at a multiple of 16
-    align: tensors whose size is a multiple of so many bytes begin at one, a weight and its scales are
-        neighbours, and files are even (of at most 5 GB unless --max-shard-size is given): 4096 for loaders that
-        read past the page cache
-    tp: tensor parallelism: ranks that cut attention, MLPs, vocabulary
-    ep: expert parallelism: groups that share out the experts
-    etp: ranks that cut each expert (default: --tp without --ep, else 1)
-    pp: pipeline stages
-    pp_layers: layers of each stage, e.g. 0-30,31-60 (default: balanced by bytes)
-    layout: hf, ranks, deepseek-mp, vllm-sharded, sglang-sharded (default: hf, or ranks when a topology is
-        given)
-    mp: ranks of layout deepseek-mp
-    tp_fit: where a cut splits a block of scales: refuse (default), retile (smaller FP8 blocks), pad (wider MLPs
-        and vocabulary) or bf16
-    shared_experts: tp (default): cut by --tp; replicated: whole everywhere
-    expert_map: JSON: logical expert by physical slot (default: contiguous blocks)
-    redundant_experts: let --expert-map give an expert several slots
-    uneven_experts: let --expert-map give ranks different numbers of slots
-    links: yes (default): files that several ranks load are hard links to one; no: copies
-    explain: print the rule that applies to TENSOR, and the result
-    part: write only the files of part I of N, I from 0; all parts share the output's directory, and publish
-        nothing; join: publish their output (ingot join)
-    base: an output of an earlier version of the source: tensors whose source did not change are taken over from
-        it, by the same recipe and version of ingot
-    base_source: the source of --base: it is read and compared with the records of --base
-    kv_scales_only: write only the scales of --kv-scales, and the index and config that name them, to be put
-        into the folder of the model
-    verify: compare with the source before anything is published: structure, weights, layers, greedy, draft, or
-        all; below a gate nothing is published, and the exit code is 1
-    lossless_only: publish only an output that holds every value of the source exactly; else name the first
-        tensor that loses one, and exit with 1
-    no_verify: with --resume: publish without the verification that the conversion began with (recorded in the
-        manifest)
     thresholds: YAML file of gates, instead of the defaults
     require: a gate, METRIC>=LIMIT or METRIC<=LIMIT, of one scheme METRIC[SCHEME]; may be repeated; metrics:
         ingot list metrics
-    dry_run: print the plan and write nothing; refuses what a run would
-    resume: continue a stopped conversion
-    force: replace the checkpoint that is in the output
     mem_limit: memory budget
     threads: threads (default: every processor)
-    hash: xxh3 per tensor; sha256 adds a plain SHA-256 per file, in a second pass
-    consume_source: delete each source file once its tensors are safe
-    buffered: write through the page cache even where direct I/O works
-    read_back: read everything again from the disk, past the page cache, before it is published
-    follow_links: copy side files that are links to something outside the source
-    assume_disk: plan for a host with so much free disk, e.g. 2TB
     worst: print so many of the worst tensors, and every other line (default: 5, and at most 40 lines in all)
     log: append a line per event to this file
-    delta: stream that gets the difference to --base as its next version (ingot delta make)
     """
 
     keep: float
@@ -738,79 +501,17 @@ class PruneOptions(TypedDict, total=False):
     keep_map: Path
     measure: bool
     text: Path
-    to: str | int | float
-    for_: str | int | float
-    dialect: str | int | float
     family: str | int | float
     family_file: Path
-    accept_family: bool
     allow: Texts
-    bits: float
-    bits_from: str | int | float
     rule: Texts
     recipe: Path
-    mtp: str | int | float
-    quantize_attention: bool
-    activations: str | int | float
-    activation_scales: Path
-    input_scale: str | int | float
-    fp8_grid: str | int | float
-    scales_from: Path
-    search: str | int | float
-    group_size: str | int | float
-    zero_points: bool
-    importance: Path
-    gptq: bool
-    kv_scales: Path
-    via: str | int | float
-    lora: Path
-    lora_scale: str | int | float
-    expert_b_order: str | int | float
-    keep_touched: str | int | float
-    experts: str | int | float
-    layers: str | int | float
-    base_model: str | int | float
-    max_shard_size: Size
-    files: int
-    order: Literal["dtype", "name"]
-    align: int
-    tp: int
-    ep: int
-    etp: int
-    pp: int
-    pp_layers: str | int | float
-    layout: str | int | float
-    mp: int
-    tp_fit: str | int | float
-    shared_experts: str | int | float
-    expert_map: Path
-    redundant_experts: bool
-    uneven_experts: bool
-    links: Literal["yes", "no"]
-    explain: str | int | float
-    part: str | int | float
-    base: Path
-    base_source: Path
-    kv_scales_only: bool
-    verify: str | int | float
-    lossless_only: bool
-    no_verify: bool
     thresholds: Path
     require: Texts
-    dry_run: bool
-    resume: bool
-    force: bool
     mem_limit: Size
     threads: int
-    hash: Literal["xxh3", "sha256"]
-    consume_source: bool
-    buffered: bool
-    read_back: bool
-    follow_links: bool
-    assume_disk: Size
     worst: int
     log: Path
-    delta: Path
 
 
 class JoinOptions(TypedDict, total=False):
@@ -826,7 +527,7 @@ class JoinOptions(TypedDict, total=False):
     log: Path
 
 
-class MergeOptions(TypedDict, total=False):
+class MergeOptions(ConvertComposePruneMerge, ConvertComposePruneMergeRepair, total=False):
     """Options:
 
     config: config.json of the model, for shards without one
@@ -834,25 +535,8 @@ class MergeOptions(TypedDict, total=False):
     family_file: a file that describes the model's family (docs/families.md)
     max_shard_size: re-shard into files of at most this size (default: the files that the unsliced checkpoint
         had, else 5GB)
-    files: re-shard into so many files of even size, or the next multiple of them with files below 5 GB: layers
-        in order, MTP layers and towers in files of their own behind them (readers that share files out want a
-        multiple of the ranks)
-    order: order of the tensors in a file: dtype (default), or name, in which the default loaders of vLLM and
-        SGLang read; data then begin at a multiple of 16
-    align: tensors whose size is a multiple of so many bytes begin at one, a weight and its scales are
-        neighbours, and files are even (of at most 5 GB unless --max-shard-size is given): 4096 for loaders that
-        read past the page cache
-    dry_run: print the plan and write nothing; refuses what a run would
-    resume: continue a stopped conversion
-    force: replace the checkpoint that is in the output
     mem_limit: memory budget
     threads: threads (default: every processor)
-    hash: xxh3 per tensor; sha256 adds a plain SHA-256 per file, in a second pass
-    consume_source: delete each source file once its tensors are safe
-    buffered: write through the page cache even where direct I/O works
-    read_back: read everything again from the disk, past the page cache, before it is published
-    follow_links: copy side files that are links to something outside the source
-    assume_disk: plan for a host with so much free disk, e.g. 2TB
     worst: print so many of the worst tensors, and every other line (default: 5, and at most 40 lines in all)
     log: append a line per event to this file
     """
@@ -861,25 +545,13 @@ class MergeOptions(TypedDict, total=False):
     family: str | int | float
     family_file: Path
     max_shard_size: Size
-    files: int
-    order: Literal["dtype", "name"]
-    align: int
-    dry_run: bool
-    resume: bool
-    force: bool
     mem_limit: Size
     threads: int
-    hash: Literal["xxh3", "sha256"]
-    consume_source: bool
-    buffered: bool
-    read_back: bool
-    follow_links: bool
-    assume_disk: Size
     worst: int
     log: Path
 
 
-class RepairOptions(TypedDict, total=False):
+class RepairOptions(ConvertComposePruneMergeRepair, total=False):
     """Options:
 
     family: model family instead of config.json's
@@ -890,17 +562,8 @@ class RepairOptions(TypedDict, total=False):
     dialect: layout of the quantized tensors, if it is not known any more: deepseek, compressed-tensors,
         modelopt, modelslim, mxfp4 (default: as it is recognized)
     links: yes (default): unchanged files are hard links to those of the source; no: all are written
-    dry_run: print the plan and write nothing; refuses what a run would
-    resume: continue a stopped conversion
-    force: replace the checkpoint that is in the output
     mem_limit: memory budget
     threads: threads (default: every processor)
-    hash: xxh3 per tensor; sha256 adds a plain SHA-256 per file, in a second pass
-    consume_source: delete each source file once its tensors are safe
-    buffered: write through the page cache even where direct I/O works
-    read_back: read everything again from the disk, past the page cache, before it is published
-    follow_links: copy side files that are links to something outside the source
-    assume_disk: plan for a host with so much free disk, e.g. 2TB
     worst: print so many of the worst tensors, and every other line (default: 5, and at most 40 lines in all)
     log: append a line per event to this file
     """
@@ -910,17 +573,8 @@ class RepairOptions(TypedDict, total=False):
     allow: Texts
     dialect: str | int | float
     links: str | int | float
-    dry_run: bool
-    resume: bool
-    force: bool
     mem_limit: Size
     threads: int
-    hash: Literal["xxh3", "sha256"]
-    consume_source: bool
-    buffered: bool
-    read_back: bool
-    follow_links: bool
-    assume_disk: Size
     worst: int
     log: Path
 
@@ -944,10 +598,9 @@ class DeltaOptions(TypedDict, total=False):
     threads: int
 
 
-class VerifyOptions(TypedDict, total=False):
+class VerifyOptions(VerifyCompare, total=False):
     """Options:
 
-    levels: how closely: structure, weights, layers, greedy, draft, or all
     family: model family instead of config.json's; generic accepts any names
     family_file: a file that describes the model's family (docs/families.md)
     source_config: config.json of the source, for shards without one, or one file
@@ -955,72 +608,45 @@ class VerifyOptions(TypedDict, total=False):
     thresholds: YAML file of gates, instead of the defaults
     require: a gate, METRIC>=LIMIT or METRIC<=LIMIT, of one scheme METRIC[SCHEME]; may be repeated; metrics:
         ingot list metrics
-    prompts: texts for layers, greedy and draft, separated by blank lines, or JSON lines (.jsonl) (default:
-        built in); - is stdin
-    tokens: tokens that greedy generates per prompt
-    text: measure the perplexity of this text, and drafts on it: .txt, .json {"docs": [...]}, or JSON lines
-        (.jsonl); - is stdin
-    sample: part of every tensor's rows that weights looks at
-    profile: arithmetic of the output: native, bf16, f32 (the source's is f32)
     no_hashes: compare sizes with the manifest, not bytes
     mem_limit: memory budget
     threads: threads (default: every processor)
     reference: compare one checkpoint with activations recorded elsewhere (safetensors)
     activation_scales: statistics of ingot calibrate, a directory or a file, that static scales are compared
         with, by structure
-    sources: the directory of one of the sources of a composed output, by its name there; may be repeated (a
-        recipe as the source names all)
-    lora: the adapter that was folded into the output: it is compared with what the source is with it
-    lora_scale: the factor that it was given
-    expert_b_order: the order that it was given
     part: compare only part I of N of the weights, I from 0, and print a report of the part, which is to be
         joined
     join: join the reports of all parts, given in place of the checkpoints, to the one report of an undivided
         run, and judge it
     reports: the report of a part, for a command that is given whole; may be repeated
     worst: print so many of the worst tensors, and every other line (default: 5, and at most 40 lines in all)
-    html: write the report as one self-contained page
-    markdown: write the report for a model card
     ranks: how a sliced checkpoint runs: joined (slices seen as one model), or threads (each rank by itself with
         only its slice, all in this process)
     """
 
-    levels: str | int | float
     family: str | int | float
     family_file: Path
     source_config: Path
     config: Path
     thresholds: Path
     require: Texts
-    prompts: Path
-    tokens: int
-    text: Path
-    sample: float
-    profile: str | int | float
     no_hashes: bool
     mem_limit: Size
     threads: int
     reference: Path
     activation_scales: Path
-    sources: Texts
-    lora: Path
-    lora_scale: float
-    expert_b_order: Literal["peft", "block"]
     part: str | int | float
     join: bool
     reports: Texts
     worst: int
-    html: Path
-    markdown: Path
     ranks: Literal["joined", "threads"]
 
 
-class CompareOptions(TypedDict, total=False):
+class CompareOptions(VerifyCompare, total=False):
     """Options:
 
     reference: the source of both, or the recipe of ingot compose that names it: each is held against it, and
         the differences are paired
-    levels: how closely: structure, weights, layers, greedy, draft, or all
     require: A is no worse than B: METRIC<=B, or METRIC>=B where more is better, by the bad end of the 95%
         interval; B+MARGIN, B-MARGIN allow some; may be repeated
     family: model family instead of config.json's; generic accepts any names
@@ -1028,49 +654,23 @@ class CompareOptions(TypedDict, total=False):
     a_config: config.json of A, for shards without one
     b_config: the same of B
     reference_config: the same of the reference
-    sources: the directory of one of the sources of a composed output, by its name there; may be repeated (a
-        recipe as the source names all)
-    lora: the adapter that was folded into the output: it is compared with what the source is with it
-    lora_scale: the factor that it was given
-    expert_b_order: the order that it was given
-    prompts: texts for layers, greedy and draft, separated by blank lines, or JSON lines (.jsonl) (default:
-        built in); - is stdin
-    tokens: tokens that greedy generates per prompt
-    text: measure the perplexity of this text, and drafts on it: .txt, .json {"docs": [...]}, or JSON lines
-        (.jsonl); - is stdin
-    sample: part of every tensor's rows that weights looks at
-    profile: arithmetic of the output: native, bf16, f32 (the source's is f32)
     no_hashes: compare sizes with the manifest, not bytes
     mem_limit: memory budget
     threads: threads (default: every processor)
     worst: print so many of the worst tensors, and every other line (default: 5, and at most 40 lines in all)
-    html: write the report as one self-contained page
-    markdown: write the report for a model card
     """
 
     reference: Path
-    levels: str | int | float
     require: Texts
     family: str | int | float
     family_file: Path
     a_config: Path
     b_config: Path
     reference_config: Path
-    sources: Texts
-    lora: Path
-    lora_scale: float
-    expert_b_order: Literal["peft", "block"]
-    prompts: Path
-    tokens: int
-    text: Path
-    sample: float
-    profile: str | int | float
     no_hashes: bool
     mem_limit: Size
     threads: int
     worst: int
-    html: Path
-    markdown: Path
 
 
 class AttestOptions(TypedDict, total=False):
@@ -1125,7 +725,6 @@ class RederiveOptions(TypedDict, total=False):
 class GenerateOptions(TypedDict, total=False):
     """Options:
 
-    prompt: message of the user; - is stdin
     greedy: take the likeliest token, whatever the files say
     profile: arithmetic: native, bf16, f32
     config: config.json of the model, for shards without one
@@ -1155,7 +754,6 @@ class GenerateOptions(TypedDict, total=False):
         only its slice, all in this process)
     """
 
-    prompt: str | int | float
     greedy: bool
     profile: str | int | float
     config: Path
@@ -1261,3 +859,15 @@ class ListOptions(TypedDict, total=False):
     family: str | int | float
     family_file: Path
     since: str | int | float
+
+
+INHERITED: dict[str, list[type]] = {
+    "InspectOptions": [InspectConvertComposePrune],
+    "ConvertOptions": [InspectConvertComposePrune, ConvertPrune, ConvertComposePrune, ConvertComposePruneMerge, ConvertComposePruneMergeRepair],
+    "ComposeOptions": [InspectConvertComposePrune, ConvertComposePrune, ConvertComposePruneMerge, ConvertComposePruneMergeRepair],
+    "PruneOptions": [InspectConvertComposePrune, ConvertPrune, ConvertComposePrune, ConvertComposePruneMerge, ConvertComposePruneMergeRepair],
+    "MergeOptions": [ConvertComposePruneMerge, ConvertComposePruneMergeRepair],
+    "RepairOptions": [ConvertComposePruneMergeRepair],
+    "VerifyOptions": [VerifyCompare],
+    "CompareOptions": [VerifyCompare],
+}
