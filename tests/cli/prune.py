@@ -168,6 +168,8 @@ with tempfile.TemporaryDirectory() as work:
         require(after.returncode <= before.returncode, "check: " + after.stdout + after.stderr)
         compared = run("verify", model, out)
         require(compared.returncode == 0, "verify: " + (compared.stderr + compared.stdout)[:600])
+        derived = run("rederive", out, "--source", model, "--all")
+        require(derived.returncode == 0, "rederive: " + derived.stderr)
         asked = ["--tokens", "1 2 3", "--greedy", "--max-new-tokens", "2"]
         if run("generate", model, *asked).returncode == 0:
             answer = run("generate", out, *asked)
