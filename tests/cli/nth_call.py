@@ -61,6 +61,8 @@ UNSEEN = {"EINTR", "SHORT"}
 # Of these calls the default tests kill at one n and fail at another; of most others they do one of both.
 BOTH = {"pwrite", "rename"}
 WITH_ALL = {"close"}
+# Jobs that join what two other jobs do: only with --all, or by name.
+JOBS_WITH_ALL = {"compose-slice", "delta-apply-ranks", "delta-in-place-ranks", "lora-part", "sglang-sharded"}
 REASONS = {
     "EIO": "Input/output error",
     "ENOSPC": "No space left",
@@ -626,7 +628,8 @@ class Loop:
         tasks = []
         with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
             for job in JOBS:
-                if not self.is_asked(job.name):
+                is_usual = self.options.all or self.only or job.name not in JOBS_WITH_ALL
+                if not self.is_asked(job.name) or not is_usual:
                     continue
                 counts, expected = self.first.undisturbed(job)
                 for call, kinds in job.faults.items():
