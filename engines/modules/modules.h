@@ -177,8 +177,8 @@ class ExcludedModules {
 class ListableNames {
  public:
   ListableNames(const Checkpoint& checkpoint, std::span<const LinearModule> modules);
-  /// True if an entry names a module, one above it, or a part of its name. True for an expression
-  /// that does not compile.
+  /// True if an entry names a module, one above it, or a part of its name. Also true for
+  /// an expression with a fault in its syntax.
   [[nodiscard]] bool has_any(const std::string& entry) const;
 
  private:

@@ -58,8 +58,8 @@ class AdapterValues {
  public:
   AdapterValues() = default;
   /// `patterns`: an object from expressions to numbers, or null. `key` names it in errors. Throws
-  /// kCorrupt for other values, kLimit for more than 10,000 expressions, kInvalidArgument for one
-  /// that does not compile.
+  /// kCorrupt for other values, kLimit for more than 10,000 expressions, kInvalidArgument for an
+  /// expression with a fault in its syntax.
   AdapterValues(double all, const Json& patterns, std::string_view key,
                 std::shared_ptr<const ConfigText> text);
   /// The value of a module: that of the first expression K for which `(.*\.)?(K)$` matches its

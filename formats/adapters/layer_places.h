@@ -31,8 +31,8 @@ struct ExpertParameter {
   GateUpOrder order = GateUpOrder::kHalves;
 };
 
-/// Finds the layers of a model by the names that other programs give them: those of its files,
-/// those of transformers' modules in memory, and the usual words of experts.
+/// Finds the layers of a model by the names that other programs give them: names in its files,
+/// names of transformers' modules in memory, and the usual words of experts.
 class LayerPlaces {
  public:
   /// `model` must outlive this.

@@ -10,8 +10,8 @@
 #include "formats/json/json_fwd.h"
 #include "formats/signed/file_digests.h"
 
-// Statements of in-toto, v1: what a predicate says about subjects, which are known by digests; and
-// those of OpenSSF Model Signing, v1.0, about all files of a folder.
+// Statements of in-toto, v1: a predicate about subjects, which are known by digests; and statements
+// by OpenSSF Model Signing, v1.0, about all files of a folder.
 
 namespace ingot::formats {
 

@@ -134,7 +134,7 @@ class ToldNames {
     const auto told = rank->second.find(compared);
     return told == rank->second.end() ? nullptr : &told->second;
   }
-  /// The names that nobody asked for.
+  /// Returns the names in the answer that are not in `asked`.
   [[nodiscard]] std::vector<std::pair<LivePlace, Told>> others(
       const std::set<std::pair<LivePlace, std::string>>& asked) const {
     std::vector<std::pair<LivePlace, Told>> list;

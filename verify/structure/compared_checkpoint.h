@@ -116,8 +116,8 @@ struct Wanted {
 };
 
 Wanted wanted_of(const std::optional<formats::Manifest>& manifest);
-/// Wanted::carried of a side, by the records next to its manifest. Throws kMismatch for records
-/// that are not the manifest's.
+/// Returns Wanted::carried of a side, by the records next to its manifest. Throws kMismatch where
+/// the manifest names other records.
 std::optional<std::set<std::string, std::less<>>> carried_tensors(const ComparedCheckpoint& side);
 
 }  // namespace ingot::verify

@@ -700,8 +700,8 @@ class Proposal {
            shape.front() % config_.head_dim == 0;
   }
 
-  /// An attention of which something else works on heads is whole on each rank: a cut of its
-  /// projections alone would be none that an engine computes.
+  /// Leaves an attention whole on each rank where parts other than its projections work on heads:
+  /// engines compute no cut of the projections only.
   void leave_attention_whole() {
     for (const auto& [pattern, kind] : kinds_) {
       const std::string_view place = attention_of(pattern);

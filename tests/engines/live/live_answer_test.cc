@@ -61,7 +61,7 @@ TEST(LiveForms, EveryRowHasAFormOrAKernel) {
   }
 }
 
-// What no card packs can be said to differ; of others the kernel is named.
+// A parameter that no card packs can be said to differ; for any other one the kernel is named.
 TEST(LiveForms, KernelsAreNamedUntilTheCardIsKnown) {
   const LiveWeight experts{
       .scheme = SchemeId::kFp8Block, .is_of_experts = true, .part = "w2_weight"};
