@@ -66,8 +66,8 @@ Checkpoint with_kept_experts(std::shared_ptr<const Checkpoint> source, const Kep
 /// True if a model has as many experts in each layer as a list keeps.
 bool has_numbers_of(const ModelConfig& config, const KeptExperts& kept);
 
-/// Returns the experts that an output was made with by its manifest (`ingot prune`), a list for each
-/// time it was pruned; empty for all of its source.
+/// Returns the experts that an output was made with by its manifest (`ingot prune`), one list for
+/// each time it was pruned; empty for all of its source.
 std::vector<KeptExperts> recorded_experts(const Manifest& output);
 
 /// The source with the experts that an output of it has by its manifest. Throws kMismatch where

@@ -44,6 +44,7 @@ import tempfile
 
 import dequantized
 import model_configs
+import ranks
 import released_heads
 import sglang_loads
 import sharded_state
@@ -297,12 +298,12 @@ def vllm_loads(directory, form):
 
 
 def rank_files_load(directory, unsliced, layout):
-    whole, ranks = vllm_states(unsliced, layout, sharded=False), vllm_states(directory, layout, sharded=True)
-    for states in (ranks, whole):
+    whole, cut = vllm_states(unsliced, layout, sharded=False), vllm_states(directory, layout, sharded=True)
+    for states in (cut, whole):
         if isinstance(states, str):
             return states
-    faults = sharded_state.compare(whole, ranks)
-    return f"{len(faults)} keys differ: {faults[0]}" if faults else f"loads, {sum(map(len, ranks))} keys equal to those of the unsliced directory"
+    faults = ranks.differences(whole, cut, may_be_unset=True)
+    return f"{len(faults)} keys differ: {faults[0]}" if faults else f"loads, {sum(map(len, cut))} keys equal to those of the unsliced directory"
 
 
 def vllm_answers(directory, dtype, layout, replaced, n_ranks=1):

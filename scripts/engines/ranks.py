@@ -42,3 +42,20 @@ def on_each_rank(work, options, n_ranks):
     if failures:
         sys.exit("\n".join(failures))
     return [found[rank][1] for rank in range(n_ranks)]
+
+
+def differences(whole, sharded, may_be_unset=False):
+    """Says where the states of ranks that loaded rank files differ from those that loaded the whole checkpoint.
+    `may_be_unset`: an engine leaves a tensor as it was allocated, and the rank files have ones."""
+    faults = []
+    for rank, (a, b) in enumerate(zip(whole, sharded, strict=True)):
+        for name in sorted(a.keys() | b.keys()):
+            if name not in a or name not in b:
+                faults.append(f"rank {rank}: {name} is only {'there' if name in a else 'in the rank files'}")
+            elif b[name]["filled"]:
+                faults.append(f"rank {rank}: {name} was not filled from the rank files")
+            elif a[name] != b[name]:
+                what = [key for key in a[name] if a[name][key] != b[name][key]]
+                if not (may_be_unset and a[name]["filled"] and what == ["sha256", "filled"]):
+                    faults.append(f"rank {rank}: {name} differs in {', '.join(what)}: {a[name]} {b[name]}")
+    return faults

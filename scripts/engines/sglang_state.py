@@ -118,20 +118,6 @@ def states(options):
     return ranks.on_each_rank(state_of_rank, options, options.tp)
 
 
-def compare(whole, sharded):
-    faults = []
-    for rank, (a, b) in enumerate(zip(whole, sharded, strict=True)):
-        for name in sorted(a.keys() | b.keys()):
-            if name not in a or name not in b:
-                faults.append(f"rank {rank}: {name} is only {'there' if name in a else 'in the rank files'}")
-            elif b[name]["filled"]:
-                faults.append(f"rank {rank}: {name} was not filled from the rank files")
-            elif a[name] != b[name]:
-                what = [key for key in a[name] if a[name][key] != b[name][key]]
-                faults.append(f"rank {rank}: {name} differs in {', '.join(what)}: {a[name]} {b[name]}")
-    return faults
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=["compare", "fixture"])
@@ -154,7 +140,7 @@ def main():
         return
     options.model, options.sharded = options.second, True
     sharded = states(options)
-    faults = compare(whole, sharded)
+    faults = ranks.differences(whole, sharded)
     print("\n".join(faults[:40]))
     print(f"{sum(len(state) for state in sharded)} keys on {len(sharded)} ranks, {len(faults)} differ")
     sys.exit(1 if faults else 0)

@@ -225,22 +225,6 @@ def on_each_rank(work, options):
             memory.unlink()
 
 
-def compare(whole, sharded):
-    faults = []
-    for rank, (a, b) in enumerate(zip(whole, sharded, strict=True)):
-        for name in sorted(a.keys() | b.keys()):
-            if name not in a or name not in b:
-                faults.append(f"rank {rank}: {name} is only {'there' if name in a else 'in the rank files'}")
-            elif b[name]["filled"]:
-                faults.append(f"rank {rank}: {name} was not filled from the rank files")
-            elif a[name] != b[name]:
-                what = [key for key in a[name] if a[name][key] != b[name][key]]
-                if a[name]["filled"] and what == ["sha256", "filled"]:
-                    continue  # vLLM leaves it as it was allocated, and the rank files have ones
-                faults.append(f"rank {rank}: {name} differs in {', '.join(what)}: {a[name]} {b[name]}")
-    return faults
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=["state", "compare", "fixture"])
@@ -259,7 +243,7 @@ def main():
         whole = states(options)
         options.model, options.sharded = options.second, True
         sharded = states(options)
-        faults = compare(whole, sharded)
+        faults = ranks.differences(whole, sharded, may_be_unset=True)
         print("\n".join(faults[:40]))
         unfilled = sorted({name for state in whole for name, facts in state.items() if facts["filled"]})
         if unfilled:
