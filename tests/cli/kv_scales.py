@@ -4,12 +4,14 @@
 import json
 import os
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
 
 import numpy as np
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "differential"))
+from container import read_rows, write_file  # noqa: E402
 
 ingot = os.path.abspath(sys.argv[1])
 
@@ -24,37 +26,15 @@ def run(*arguments, fails=None):
     return text
 
 
-def tensors_of(folder):
-    found = {}
-    for name in sorted(os.listdir(folder)):
-        if not name.endswith(".safetensors"):
-            continue
-        data = open(f"{folder}/{name}", "rb").read()
-        size = struct.unpack("<Q", data[:8])[0]
-        for tensor, entry in json.loads(data[8:8 + size]).items():
-            if tensor != "__metadata__":
-                begin, end = entry["data_offsets"]
-                assert tensor not in found, tensor
-                found[tensor] = (entry["dtype"], entry["shape"], data[8 + size + begin:8 + size + end])
-    return found
-
-
 def scales_of(folder):
-    return {name: row for name, row in tensors_of(folder).items() if name.endswith(("k_scale", "v_scale"))}
+    return {name: row for name, row in read_rows(folder).items() if name.endswith(("k_scale", "v_scale"))}
 
 
 def write_ranges(path, ranges):
     """A file of statistics: F32 values by name."""
-    header, blob = {}, b""
-    for name, values in sorted(ranges.items()):
-        data = np.asarray(values, np.float32).tobytes()
-        header[name] = {"dtype": "F32", "shape": [len(values)], "data_offsets": [len(blob), len(blob) + len(data)]}
-        blob += data
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + blob)
+    write_file(path, {name: ("F32", [len(values)], np.asarray(values, "<f4").tobytes())
+                      for name, values in sorted(ranges.items())})
 
 
 def bits(amax):
@@ -119,7 +99,7 @@ with tempfile.TemporaryDirectory() as work:
     run("check", "ranks")
     run("verify", "gqa", "ranks", "--levels", "structure,weights")
     run("merge", "ranks", "merged")
-    assert tensors_of("merged") == tensors_of("int8")
+    assert read_rows("merged") == read_rows("int8")
 
     # Latent attention: one scale, of latent and rope key, MTP layer included.
     ranges = {}
@@ -192,9 +172,9 @@ with tempfile.TemporaryDirectory() as work:
     shutil.copytree("gqa", "laid")
     shutil.copytree("over", "laid", dirs_exist_ok=True)
     run("check", "laid")
-    assert tensors_of("laid") == tensors_of("copy")
+    assert read_rows("laid") == read_rows("copy")
     named = json.load(open("laid/model.safetensors.index.json"))["weight_map"]
-    assert sorted(named) == sorted(tensors_of("laid")), named
+    assert sorted(named) == sorted(read_rows("laid")), named
     run("convert", "laid", "twice", "--kv-scales", "gqa.ranges/cache.safetensors", "--kv-scales-only", fails="stores scales of its cache")
     run("convert", "gqa", "over", "--kv-scales", "gqa.ranges/cache.safetensors", "--kv-scales-only", fails="is there already")
     run("convert", "gqa", "over", "--kv-scales-only", fails="--kv-scales")

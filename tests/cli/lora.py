@@ -402,7 +402,7 @@ def kimi(temp):
 
 
 def act_order(temp):
-    """Columns in an order of groups: new codes and scales by NumPy in the order that stays, beside zero points too."""
+    """Columns in an order of groups: new codes and scales by NumPy in the order that stays, with zero points too."""
     for family, has_zeros in (("qwen3_moe_gptq_actorder", False), ("qwen3_moe_gptq_asym_actorder", True)):
         source, plain = families / family, temp / f"{family}-plain"
         allow = ["--allow", "engine-refuses=*"] if has_zeros else []  # an engine each takes one of the two

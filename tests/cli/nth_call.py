@@ -23,6 +23,7 @@ import bisect
 import concurrent.futures
 import fnmatch
 import json
+import math
 import os
 import pathlib
 import random
@@ -33,6 +34,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "differential"))
+from container import write_file  # noqa: E402
 
 KILL = "KILL"
 FULL = "FULL"  # ENOSPC from the nth call on
@@ -507,14 +511,10 @@ def make_adapter(folder):
     module = "base_model.model.model.layers.1.mlp.experts.1.down_proj"
     tensors = {f"{module}.lora_A.weight": (2, 128), f"{module}.lora_B.weight": (128, 2),
                f"{module}.lora_magnitude_vector": (128,), "base_model.model.model.norm.weight": (128,)}
-    header, data = {}, b""
-    for name, shape in tensors.items():
-        n = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + 4 * n]}
-        data += struct.pack(f"<{n}f", *((i % 17 + 1) / 64 for i in range(n)))
-    text = json.dumps(header).encode()
     os.mkdir(folder)
-    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    write_file(folder / "adapter_model.safetensors", {
+        name: ("F32", shape, struct.pack(f"<{math.prod(shape)}f", *((i % 17 + 1) / 64 for i in range(math.prod(shape)))))
+        for name, shape in tensors.items()})
     (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "use_dora": true}')
 
 

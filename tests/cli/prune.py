@@ -3,7 +3,6 @@
 kept experts by names and shapes, with NumPy, from the list in the manifest; verify and check know it, and it runs.
 prune.py INGOT GOLDEN [all]"""
 import functools
-import glob
 import json
 import os
 import re
@@ -13,16 +12,21 @@ import tempfile
 
 import numpy
 
+from small_models import faults_of, folders_of
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "differential"))
+from container import read_file, read_rows  # noqa: E402
+from numbers_of_bits import bf16  # noqa: E402
+
 ingot, golden = map(os.path.abspath, sys.argv[1:3])
 # A default run takes forms of their own: groups, MTP layers, hash tables, stacks with parts, rows behind the experts,
 # words of other packers.
 usual = """arch/deepseek_v3/checkpoint arch_variants/deepseek_v2_grouped/checkpoint families/deepseek_v4 families/gpt_oss
-    families/mixtral_awq families/qwen3_moe_gptq_asym_actorder families/qwen3_5_moe_fp8 families/kimi_k25 families/mistral4_fp8 forward/longcat_flash/checkpoint
-    forward/inkling/checkpoint forward/ernie4_5_moe/checkpoint forward/dbrx/checkpoint""".split()
-found = sorted(os.path.dirname(path) for path in glob.glob(f"{golden}/**/config.json", recursive=True)
-               if glob.glob(os.path.dirname(path) + "/*.safetensors"))
+    families/mixtral_awq families/qwen3_moe_gptq_asym_actorder families/qwen3_5_moe_fp8 families/kimi_k25
+    families/mistral4_fp8 forward/longcat_flash/checkpoint forward/inkling/checkpoint forward/ernie4_5_moe/checkpoint
+    forward/dbrx/checkpoint""".split()
 is_all = "all" in sys.argv[3:]
-models = found if is_all else [f"{golden}/{name}" for name in usual]
+models = folders_of(golden) if is_all else [f"{golden}/{name}" for name in usual]
 COUNTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
 # The rows of a router and of all that has an entry for each expert.
 ROWS = re.compile(r"(\.gate\.(weight|bias|bias_vl|e_score_correction_bias|expert_bias|balancing_biases)|gate\.wg\.weight"
@@ -35,19 +39,6 @@ SINGLE = re.compile(r"^(.*\.(?:experts|experts\.mlp)\.)(\d+)(\..*)$")
 
 def run(*arguments):
     return subprocess.run([ingot, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-
-
-def tensors_of(folder):
-    """Names to dtype, shape and bytes, and the file of each."""
-    tensors = {}
-    for path in sorted(glob.glob(folder + "/*.safetensors")):
-        data = open(path, "rb").read()
-        end = 8 + int.from_bytes(data[:8], "little")
-        for name, entry in json.loads(data[8:end]).items():
-            if name != "__metadata__":
-                begin, stop = entry["data_offsets"]
-                tensors[name] = (entry["dtype"], entry["shape"], data[end + begin:end + stop])
-    return tensors
 
 
 def text_of(config):
@@ -72,7 +63,7 @@ def cut(tensor, side, entries):
 def floats(tensor):
     dtype, shape, data = tensor
     if dtype == "BF16":
-        return (numpy.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4").reshape(shape)
+        return bf16(data).reshape(shape)
     return numpy.frombuffer(data, {"F32": "<f4", "F16": "<f2"}[dtype]).astype("<f4").reshape(shape)
 
 
@@ -138,7 +129,7 @@ with tempfile.TemporaryDirectory() as work:
         if key is None or run("inspect", model).returncode != 0:
             continue
         n_experts, groups = keys[key], keys.get("n_group") or 1
-        tensors = tensors_of(model)
+        tensors = read_rows(model)
         n_layers = next((keys[k] for k in ("num_hidden_layers", "num_layers", "n_layers", "n_layer") if k in keys), 0)
         layers = sorted({layer_of(t, n_layers) for t in tensors if (SINGLE.match(t) or STACK.search(t)) and "vision" not in t} - {None})
         topk = max([keys[k] for k in ("num_experts_per_tok", "moe_topk", "moe_k", "moe_top_k") if isinstance(keys.get(k), int)] or [1])
@@ -158,22 +149,15 @@ with tempfile.TemporaryDirectory() as work:
 
         lists = json.load(open(f"{out}/ingot.json"))["recipe"]["choices"]["kept_experts"][-1]["layers"]
         require(text_of(json.load(open(f"{out}/config.json")))[key] == n_kept, "config.json says another number")
-        wanted, got = assembled(tensors, lists, n_experts, n_layers), tensors_of(out)
+        wanted, got = assembled(tensors, lists, n_experts, n_layers), read_rows(out)
         require(wanted.keys() == got.keys(),
                 f"names {sorted(wanted.keys() - got.keys())[:3]} are missing, {sorted(got.keys() - wanted.keys())[:3]} are more")
         for tensor in wanted.keys() & got.keys():
             require(wanted[tensor][:2] == got[tensor][:2], f"{tensor} is {got[tensor][:2]}, not {wanted[tensor][:2]}")
             require(wanted[tensor][2] == got[tensor][2], f"{tensor} has other bytes")
-        before, after = run("check", model), run("check", out)
-        require(after.returncode <= before.returncode, "check: " + after.stdout + after.stderr)
-        compared = run("verify", model, out)
-        require(compared.returncode == 0, "verify: " + (compared.stderr + compared.stdout)[:600])
         derived = run("rederive", out, "--source", model, "--all")
         require(derived.returncode == 0, "rederive: " + derived.stderr)
-        asked = ["--tokens", "1 2 3", "--greedy", "--max-new-tokens", "2"]
-        if run("generate", model, *asked).returncode == 0:
-            answer = run("generate", out, *asked)
-            require(answer.returncode == 0, "generate: " + answer.stderr)
+        faults += [f"{name}: {fault}" for fault in faults_of(run, model, out)]
     print(f"{made} of {len(models)} made; refused:", *refused, sep="\n  ")
     print("faults:", *faults, sep="\n  ")
     assert not faults
@@ -192,20 +176,15 @@ def expect(code, text, *arguments):
 
 def same(one, other):
     """The same weights and config in two folders."""
-    a, b = tensors_of(one), tensors_of(other)
+    a, b = read_rows(one), read_rows(other)
     assert a == b, f"{one} and {other} differ: {[name for name in a.keys() | b.keys() if a.get(name) != b.get(name)][:3]}"
     assert json.load(open(one + "/config.json")) == json.load(open(other + "/config.json"))
 
 
 def statistics(folder):
-    data = open(folder + "/inputs.safetensors", "rb").read()
-    end = 8 + int.from_bytes(data[:8], "little")
-    found = {}
-    for name, entry in json.loads(data[8:end]).items():
-        if name.endswith((".expert_saliency", ".expert_tokens")):
-            begin, stop = entry["data_offsets"]
-            found[name] = numpy.frombuffer(data[end + begin:end + stop], {"F32": "<f4", "I64": "<i8"}[entry["dtype"]])
-    return found
+    return {own.name: numpy.frombuffer(own.data, {"F32": "<f4", "I64": "<i8"}[own.dtype])
+            for own in read_file(folder + "/inputs.safetensors")
+            if own.name.endswith((".expert_saliency", ".expert_tokens"))}
 
 
 def lists_of(folder):
@@ -279,7 +258,7 @@ with tempfile.TemporaryDirectory() as work:
     expect(0, "", "convert", example, at("plain"), "--to", "bf16")
     in_grid = ["--to", "fp8", "--scales-from", example, "--no-measure"]
     expect(0, "", "prune", at("plain"), at("grid"), "--keep-map", at("same.json"), *in_grid)
-    weights, wanted = tensors_of(at("grid")), tensors_of(pruned)
+    weights, wanted = read_rows(at("grid")), read_rows(pruned)
     assert all(weights[name] == tensor for name, tensor in wanted.items() if tensor[0] == "F8_E4M3")
     # Made again from the lists in the manifest, of this job or of its source; measured, and shared out to ranks.
     for source, out in ((example, pruned), (pruned, at("cast")), (pruned, at("twice"))):
@@ -309,7 +288,7 @@ with tempfile.TemporaryDirectory() as work:
     expect(0, "different numbers of experts", "prune", hunyuan, at("uneven"), "--keep-map", at("uneven.json"),
            "--measure")
     assert json.load(open(at("uneven/config.json")))["num_experts"] == [len(kept) for kept in uneven.values()]
-    assert tensors_of(at("uneven")) == assembled(tensors_of(hunyuan), uneven, 6, n_layers)
+    assert read_rows(at("uneven")) == assembled(read_rows(hunyuan), uneven, 6, n_layers)
     expect(0, "PASS", "verify", hunyuan, at("uneven"))
     expect(0, "", "check", at("uneven"), "--source-of", at("uneven"))
     expect(0, "", "rederive", at("uneven"), "--source", hunyuan, "--all")
@@ -364,9 +343,9 @@ with tempfile.TemporaryDirectory() as work:
     expect(2, "no routed experts", "prune", f"{golden}/families/llama_fp8_static", at("none"), "--keep", "0.5", "--statistics", at("stats"))
     expect(2, "slices", "prune", at("ranks/rank-00000-of-00002"), at("none"), *asked)
     data = bytearray(open(at("stats/inputs.safetensors"), "rb").read())
-    end = 8 + int.from_bytes(data[:8], "little")
-    begin = json.loads(data[8:end])["model.layers.2.expert_saliency"]["data_offsets"][0]
-    data[end + begin:end + begin + 4] = numpy.float32("nan").tobytes()
+    begin = next(own.begin for own in read_file(at("stats/inputs.safetensors"))
+                 if own.name == "model.layers.2.expert_saliency")
+    data[begin:begin + 4] = numpy.float32("nan").tobytes()
     open(at("nan.safetensors"), "wb").write(data)
     refuse("nan", "--keep", "0.75", "--statistics", at("nan.safetensors"))
 

@@ -90,7 +90,8 @@ echo 'to: bfloat16' >"$work/other.yaml"
 expect 2 "that is bf16" "$ingot" convert "$example" "$work/none" --recipe "$work/other.yaml"
 
 # -h has ten options at most, and those of its table; --help has all.
-for command in inspect check calibrate balance convert join merge repair verify compare attest rederive generate synth list; do
+for command in inspect check calibrate balance prune convert compose join merge repair verify compare attest rederive \
+  delta generate synth list; do
   "$ingot" $command --help | grep -oE '^  (-q,)?--[a-z0-9-]+' | sort -u >"$work/all"
   "$ingot" $command -h | grep -oE '^  (-q,)?--[a-z0-9-]+' | sort -u >"$work/main"
   n=$(wc -l <"$work/main")

@@ -113,6 +113,13 @@ def read_checkpoint(folder):
     return tensors
 
 
+def read_rows(folder):
+    """(dtype, shape, bytes) by name, as write_file takes them, of the weights files in a folder."""
+    paths = sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".safetensors"))
+    stored = {own.name: own for path in paths for own in read_file(path)}
+    return {name: (own.dtype, list(own.shape), own.data) for name, own in stored.items()}
+
+
 def read_config(folder):
     """config.json, or nothing where there is none."""
     path = os.path.join(folder, "config.json")
