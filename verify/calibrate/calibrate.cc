@@ -59,6 +59,11 @@ std::string name_of_layer(std::uint32_t layer) {
   return fmt::format("model.layers.{}", layer);
 }
 
+std::string name_of_part(const ModelPart& part) {
+  if (part == kEmbeddingPart) return "embedding";
+  return part == kHeadPart ? "head" : name_of_layer(part.layer);
+}
+
 // Throws for documents that cannot be read.
 void require_documents(std::span<const Prompt> documents) {
   if (documents.empty())
@@ -284,11 +289,10 @@ class Calibration {
     Calibration& of;
   };
 
-  [[nodiscard]] std::vector<const CalibratedModule*> modules_of(
-      std::optional<std::uint32_t> layer) const {
+  [[nodiscard]] std::vector<const CalibratedModule*> modules_of(const ModelPart& part) const {
     std::vector<const CalibratedModule*> modules;
     for (const CalibratedModule& module : modules_) {
-      if (module.layer == layer) modules.push_back(&module);
+      if (module.part == part) modules.push_back(&module);
     }
     return modules;
   }
@@ -320,12 +324,14 @@ class Calibration {
       need.scratch = std::max(need.scratch, other.scratch) + what_.quantized_memory;
     }
     std::uint64_t widest = 0;
-    for (std::uint32_t l = 0; l <= spec_.n_main; ++l) {
-      std::uint64_t own = LayerStatistics::memory(modules_of(l));
-      if (is_directory_) own += LayerMoments::memory(blocks_, wholes_, l);
+    const auto include = [&](const ModelPart& part) {
+      std::uint64_t own = LayerStatistics::memory(modules_of(part));
+      if (is_directory_) own += LayerMoments::memory(blocks_, wholes_, part);
       widest = std::max(widest, own);
-    }
-    if (is_directory_) widest = std::max(widest, LayerMoments::memory(blocks_, wholes_, {}));
+    };
+    include(kEmbeddingPart);
+    for (std::uint32_t l = 0; l <= spec_.n_main; ++l) include(layer_part(l));
+    include(kHeadPart);
     const std::size_t n_names = modules_.size() + blocks_.size() + wholes_.size();
     need.scratch += kStatesAtOnce * most->rows.size() * spec_.stream_width() * sizeof(float) +
                     widest + n_names * kBytesPerModule;
@@ -497,14 +503,13 @@ class Calibration {
     directory_->commit({.steps = step_, .states = states_.current(), .moments = moment_files_});
   }
 
-  void begin(std::optional<std::uint32_t> layer, std::size_t experts) {
-    current_ = modules_of(layer);
+  void begin(const ModelPart& part, std::size_t experts) {
+    current_ = modules_of(part);
     statistics_.begin(current_, experts);
-    if (layer) cache_.begin(*layer);
     layer_moments_.reset();
     if (!is_directory_) return;
     if (inner_) inner_->clear();
-    layer_moments_.emplace(blocks_, wholes_, layer, inner_ ? &*inner_ : nullptr, what_.shrinkage,
+    layer_moments_.emplace(blocks_, wholes_, part, inner_ ? &*inner_ : nullptr, what_.shrinkage,
                            options_.threads);
   }
 
@@ -522,7 +527,7 @@ class Calibration {
 
   void put(const std::string& name, std::span<const std::byte> bytes) { inputs_->put(name, bytes); }
 
-  void finish(std::optional<std::uint32_t> layer) {
+  void finish(const ModelPart& part) {
     const std::vector<InputSummary> summaries = statistics_.summaries();
     for (std::size_t i = 0; i < current_.size(); ++i) {
       const std::string& module = current_[i]->name;
@@ -534,19 +539,17 @@ class Calibration {
       put(owned(module, formats::kInputMax), std::as_bytes(std::span(&summary.max, 1)));
       put(owned(module, formats::kInputMeanSquare), std::as_bytes(std::span(summary.mean_square)));
     }
-    if (layer && cached_) cache_.write(*layer, *cached_);
     if (!layer_moments_) return;
     if (blocks_file_) layer_moments_->write_blocks(*blocks_file_);
-    write_moments(layer);
+    write_moments(part);
     layer_moments_.reset();
   }
 
-  void write_moments(std::optional<std::uint32_t> layer) {
+  void write_moments(const ModelPart& part) {
     std::vector<TensorSpec> tensors = layer_moments_->whole_tensors();
     if (tensors.empty()) return;
-    const std::string name =
-        fmt::format("{}/{}{}", formats::kMomentsFolder,
-                    layer ? name_of_layer(*layer) : std::string("head"), formats::kWeightsSuffix);
+    const std::string name = fmt::format("{}/{}{}", formats::kMomentsFolder, name_of_part(part),
+                                         formats::kWeightsSuffix);
     PlannedFile file(std::move(tensors), {});
     static_cast<void>(directory_->partial().make(formats::kMomentsFolder));
     file.create(directory_->partial(), name);
@@ -557,10 +560,14 @@ class Calibration {
     moment_files_.push_back({.name = name, .n_bytes = file.n_bytes(), .hash = file.hash()});
   }
 
-  void begin_layer(std::uint32_t l) { begin(l, spec_.is_moe(l) ? n_experts(l) : 0); }
+  void begin_layer(std::uint32_t l) {
+    cache_.begin(l);
+    begin(layer_part(l), spec_.is_moe(l) ? n_experts(l) : 0);
+  }
 
   void finish_layer(std::uint32_t l) {
-    finish(l);
+    finish(layer_part(l));
+    if (cached_) cache_.write(l, *cached_);
     if (spec_.is_moe(l)) {
       put(owned(name_of_layer(l), formats::kExpertTokens),
           std::as_bytes(statistics_.expert_tokens()));
@@ -572,7 +579,7 @@ class Calibration {
     if (options_.progress) options_.progress(l + 1, n_layers_);
   }
 
-  // The product is not needed, only its input.
+  // The product of a head is not needed, only its input.
   void see_head(Role role, const Matrix& x) {
     for (const CalibratedModule* module : current_) {
       if (module->role == role) observer_.see(module->weight, module->matrix, x.view());
@@ -592,9 +599,11 @@ class Calibration {
   // has done are left out.
   void compute() {
     if (step_ == 0) {
+      begin(kEmbeddingPart, 0);
       for_each_batch(0, [&](std::size_t, const DocumentBatch& batch, const Matrix&) {
-        return of_layers().embed(batch.rows);
+        return of_ends([&](LayerStream& stream) { return stream.embed(batch.rows); });
       });
+      finish(kEmbeddingPart);
       commit();
     }
     while (step_ <= spec_.n_main) {
@@ -602,14 +611,14 @@ class Calibration {
       commit();
     }
     if (step_ == spec_.n_main + 1) {
-      begin(std::nullopt, 0);
-      for_each_batch(spec_.stream_width(),
-                     [&](std::size_t, const DocumentBatch&, const Matrix& hidden) {
-                       Matrix normed = of_layers().final_norm(hidden);
-                       see_head(Role::kHead, normed);
-                       return normed;
-                     });
-      finish(std::nullopt);
+      begin(kHeadPart, 0);
+      for_each_batch(
+          spec_.stream_width(), [&](std::size_t, const DocumentBatch&, const Matrix& hidden) {
+            Matrix normed = of_ends([&](LayerStream& stream) { return stream.final_norm(hidden); });
+            see_head(Role::kHead, normed);
+            return normed;
+          });
+      finish(kHeadPart);
       commit();
     }
     if (stream_->has_mtp() && step_ == spec_.n_main + 2) {
@@ -618,8 +627,16 @@ class Calibration {
     }
   }
 
-  // The stream that makes what layers are given.
-  LayerStream& of_layers() { return quantized_ ? *quantized_ : *stream_; }
+  // Returns what the stream that makes layers' inputs computes before or behind the layers. Where
+  // linears there are measured, the source's stream shows their inputs.
+  template <typename Compute>
+  Matrix of_ends(const Compute& compute) {
+    if (!quantized_) return compute(*stream_);
+    const bool is_shown = std::ranges::any_of(
+        current_, [](const CalibratedModule* module) { return module->role != Role::kHead; });
+    if (is_shown) static_cast<void>(compute(*stream_));
+    return compute(*quantized_);
+  }
 
   void run_layer(std::uint32_t l) {
     begin_layer(l);

@@ -42,13 +42,32 @@ Extremes add_columns(formats::MatrixView<const float> x, std::size_t first, std:
   return extremes;
 }
 
-bool is_measured(formats::Role role) {
-  using enum formats::Role;
-  if (formats::is_feed_forward(role)) return true;
-  constexpr std::array kOthers = {kQProj,   kKProj,   kVProj, kQaProj,   kQbProj,
-                                  kKvaProj, kKvbProj, kOProj, kIndexerQ, kIndexerK,
-                                  kMtpProj, kMtpHead, kHead};
-  return std::ranges::find(kOthers, role) != kOthers.end();
+// Roles of linears, however an engine builds them.
+constexpr formats::RoleSet kLinears = formats::kMlpRoles | formats::kAttentionRoles |
+                                      formats::kIndexerRoles |
+                                      formats::RoleSet{Role::kMtpProj, Role::kMtpHead, Role::kHead};
+// Roles of weights that are looked up, or that logits of experts are made with.
+constexpr formats::RoleSet kNoLinears = {Role::kEmbedding,    Role::kMtpEmbedding,
+                                         Role::kLookupTable,  Role::kRouter,
+                                         Role::kSharedRouter, Role::kIndexerWeights};
+
+// True if a weight outside of the layers is applied before the first of them.
+bool is_at_embedding(const formats::TensorRule& rule) {
+  return rule.fine == formats::FineRole::kLayerInputsProj ||
+         rule.fine == formats::FineRole::kStreamsSpread;
+}
+
+ModelPart part_of(const LogicalTensor& tensor) {
+  if (tensor.layer) return layer_part(*tensor.layer);
+  return is_at_embedding(*tensor.rule) ? kEmbeddingPart : kHeadPart;
+}
+
+// True if an engine builds a quantized linear of such a row.
+bool is_built_quantized(const formats::TensorRule& rule) {
+  return rule.silence == formats::Silence::kListed ||
+         std::ranges::any_of(formats::dialects(), [&](const formats::Dialect* dialect) {
+           return formats::can_be_quantized(*dialect, rule);
+         });
 }
 
 // Adds the modules of an expert in a stack, as they are called where each expert has tensors of its
@@ -78,7 +97,7 @@ void refuse_borrowed_experts(std::span<const CalibratedModule> modules,
                              const inference::ModelSpec& spec) {
   std::set<std::uint32_t> own;
   for (const CalibratedModule& module : modules) {
-    if (module.expert && module.layer) own.insert(*module.layer);
+    if (module.expert) own.insert(module.part.layer);
   }
   if (own.empty()) return;
   for (std::uint32_t layer = 0; layer < std::min(spec.layers.size(), spec.n_main); ++layer) {
@@ -104,11 +123,25 @@ Error saw_nothing(const CalibratedModule& module) {
         .in_tensor(module.name);
   }
   return Error(ErrorCode::kUnsupported, "no token reaches an expert of layer {} (give more text)",
-               module.layer.value_or(0))
+               module.part.layer)
       .in_tensor(module.name);
 }
 
 }  // namespace
+
+std::optional<Unmeasured> why_unmeasured(const LogicalTensor& tensor,
+                                         const inference::ModelSpec& spec) {
+  const formats::TensorRule* rule = tensor.rule;
+  if (rule == nullptr || tensor.shape.size() < 2) return Unmeasured::kNoLinear;
+  if (kNoLinears.has(rule->role)) return Unmeasured::kNoLinear;
+  if (!kLinears.has(rule->role)) {
+    if (!is_built_quantized(*rule)) return Unmeasured::kNoLinear;
+    const bool is_read = rule->role != Role::kOther || rule->fine;
+    if (!is_read || rule->role == Role::kOtherModality) return Unmeasured::kNotComputed;
+  }
+  if (!is_run(tensor, spec)) return Unmeasured::kIdleLayer;
+  return std::nullopt;
+}
 
 bool is_twin_of_indexer(const CalibratedModule& queries, const CalibratedModule& twin) {
   return queries.role == Role::kIndexerQ && twin.role == Role::kQbProj &&
@@ -161,14 +194,13 @@ std::vector<CalibratedModule> calibrated_modules(const formats::Checkpoint& sour
   const formats::Checkpoint& read = view ? *view : source;
   std::vector<CalibratedModule> modules;
   for (const LogicalTensor& tensor : read.tensors()) {
-    if (tensor.rule == nullptr || !is_measured(tensor.rule->role) || !is_run(tensor, spec))
-      continue;
+    if (why_unmeasured(tensor, spec)) continue;
     CalibratedModule module{.name = std::string(formats::module_name(tensor.name)),
                             .weight = tensor.name,
                             .width = static_cast<std::size_t>(tensor.shape.back()),
                             .role = tensor.rule->role,
                             .rule = tensor.rule,
-                            .layer = tensor.layer,
+                            .part = part_of(tensor),
                             .expert = tensor.expert};
     if (tensor.shape.size() < 3) {
       modules.push_back(std::move(module));

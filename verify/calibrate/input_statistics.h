@@ -44,6 +44,19 @@ class InputStatistics {
   std::vector<double> square_sums_;
 };
 
+/// A part of a model that runs in one step: the embedding, a layer, or what is behind the layers.
+struct ModelPart {
+  enum class Kind : std::uint8_t { kEmbedding, kLayer, kHead };
+  Kind kind = Kind::kHead;
+  std::uint32_t layer = 0;  ///< number of a layer; else 0
+  bool operator==(const ModelPart&) const = default;
+};
+inline constexpr ModelPart kEmbeddingPart{.kind = ModelPart::Kind::kEmbedding};
+inline constexpr ModelPart kHeadPart{.kind = ModelPart::Kind::kHead};
+constexpr ModelPart layer_part(std::uint32_t layer) {
+  return {.kind = ModelPart::Kind::kLayer, .layer = layer};
+}
+
 /// A linear of a model whose input is measured. A stack of routed experts has modules under the
 /// names of single experts, gate and up apart.
 struct CalibratedModule {
@@ -53,14 +66,25 @@ struct CalibratedModule {
   std::size_t width = 0;   ///< K
   formats::Role role{};
   const formats::TensorRule* rule = nullptr;  ///< row of the family
-  std::optional<std::uint32_t> layer;         ///< nullopt: the head
+  ModelPart part;                             ///< part of the model that applies it
   std::optional<std::uint32_t> expert;        ///< id of a routed expert; else nullopt
 };
 
-/// Every linear that the forward pass applies, in the order of the source's tensors: projections
-/// of attention and indexer, dense, shared and routed experts, those of the MTP layer, the heads.
-/// Not the embedding, nor router and weights_proj, which no engine quantizes. Throws kUnsupported
-/// where several layers compute with the same routed experts.
+/// Reasons why a weight has no statistics of inputs.
+enum class Unmeasured : std::uint8_t {
+  kNoLinear,     ///< weight of no linear that an engine quantizes: looked up, of a router, a vector
+  kNotComputed,  ///< linear of a tower, or of a row that the forward pass does not read
+  kIdleLayer,    ///< linear of an MTP layer that the forward pass leaves out
+};
+/// Returns why the inputs of a weight are not measured, or nullopt if they are.
+std::optional<Unmeasured> why_unmeasured(const formats::LogicalTensor& tensor,
+                                         const inference::ModelSpec& spec);
+
+/// Every linear that the forward pass applies and that some dialect holds quantized, in the order
+/// of the source's tensors: those of attention, linear attention, state spaces and indexer, of
+/// dense, shared and routed experts, of residual streams and of what layers are given, of the MTP
+/// layer, and the heads. Throws kUnsupported where several layers compute with the same routed
+/// experts.
 std::vector<CalibratedModule> calibrated_modules(const formats::Checkpoint& source,
                                                  const inference::ModelSpec& spec);
 

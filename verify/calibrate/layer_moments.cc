@@ -37,12 +37,23 @@ bool is_input_of_mixture(const CalibratedModule& module) {
   return module.expert && is_gate_or_up(module.role);
 }
 
+// True if a weight projects what a layer of linear attention is given; its others have inputs of
+// their own.
+bool is_of_layer_input(const formats::TensorRule* rule) {
+  using enum formats::FineRole;
+  constexpr std::array kRows = {kLinearQ,    kLinearK,         kLinearV,     kLinearQkv,
+                                kLinearZ,    kLinearQkvz,      kLinearGate,  kLinearGateA,
+                                kLinearBeta, kLinearBetaDecay, kLinearDecay, kLinearDecayA};
+  return rule != nullptr && rule->fine && std::ranges::find(kRows, *rule->fine) != kRows.end();
+}
+
 // A name for the input of a module; the module's own where it is given to no other.
 std::string input_of(const CalibratedModule& module, bool joins_experts) {
   if (joins_experts && is_input_of_mixture(module))
     return fmt::format("{}/", parent_of(parent_of(module.name)));
   if (is_gate_or_up(module.role)) return fmt::format("{}/", parent_of(module.name));
   if (module.matrix > 0 || module.expert) return module.name;
+  if (is_of_layer_input(module.rule)) return fmt::format("{}/", parent_of(module.name));
   const std::string joined =
       formats::joined_module(module.weight, module.rule, formats::ExpertJoin::kExpert);
   return joined.empty() ? module.name : joined + "/";
@@ -128,15 +139,15 @@ formats::SharedInputs shared_inputs(std::span<const MomentInput> inputs) {
 }
 
 LayerMoments::LayerMoments(std::span<const MomentInput> blocks, std::span<const MomentInput> wholes,
-                           std::optional<std::uint32_t> layer, KeyedRows* spill,
-                           std::uint64_t prior, std::size_t threads)
+                           const ModelPart& part, KeyedRows* spill, std::uint64_t prior,
+                           std::size_t threads)
     : prior_(prior), threads_(threads), spill_(spill) {
   for (const MomentInput& input : blocks) {
-    if (input.first().layer != layer) continue;
+    if (input.first().part != part) continue;
     blocks_.push_back({&input, MomentSums(input.width, MomentExtent::kBlocks)});
   }
   for (const MomentInput& input : wholes) {
-    if (input.first().layer != layer) continue;
+    if (input.first().part != part) continue;
     if (!input.is_down()) {
       wholes_.push_back({&input, MomentSums(input.width, MomentExtent::kWhole)});
       continue;
@@ -266,18 +277,17 @@ void LayerMoments::write_wholes(PlannedFile& file) const {
 }
 
 std::uint64_t LayerMoments::memory(std::span<const MomentInput> blocks,
-                                   std::span<const MomentInput> wholes,
-                                   std::optional<std::uint32_t> layer) {
+                                   std::span<const MomentInput> wholes, const ModelPart& part) {
   std::uint64_t n_bytes = 0, scratch = 0, widest_down = 0, widest_block = 0;
   for (const MomentInput& input : blocks) {
-    if (input.first().layer != layer) continue;
+    if (input.first().part != part) continue;
     const std::uint64_t own = MomentSums::memory(input.width, MomentExtent::kBlocks);
     n_bytes += own;
     widest_block = std::max(widest_block, own);
     scratch = std::max(scratch, MomentSums::scratch(input.width));
   }
   for (const MomentInput& input : wholes) {
-    if (input.first().layer != layer) continue;
+    if (input.first().part != part) continue;
     scratch = std::max(scratch, MomentSums::scratch(input.width) +
                                     (kKeyedRowsAtOnce + kRowsAtOnce) * input.width * sizeof(float));
     const std::uint64_t own = MomentSums::memory(input.width, MomentExtent::kWhole);

@@ -33,8 +33,9 @@ struct MomentInput {
   }
 };
 
-/// Inputs whose moments are kept in blocks: gate and up of one MLP or expert have one, and weights
-/// that loaders fuse. Those of a width that is no multiple of 16 have none.
+/// Inputs whose moments are kept in blocks: gate and up of one MLP or expert have one, weights that
+/// loaders fuse, and the projections of a layer of linear attention. Those of a width that is no
+/// multiple of 16 have none.
 std::vector<MomentInput> block_inputs(std::span<const CalibratedModule> modules);
 /// Inputs whose moments are kept whole: as above, but gate and up of all experts of a layer have
 /// one. `has_mixture`: false where experts are given weighed inputs, which are not the mixture's.
@@ -42,16 +43,15 @@ std::vector<MomentInput> whole_inputs(std::span<const CalibratedModule> modules,
 /// For the record: the modules of every input that has several.
 formats::SharedInputs shared_inputs(std::span<const MomentInput> inputs);
 
-/// The moments of a layer's inputs while the layer runs.
+/// The moments of the inputs of a layer, or another part of the model, while it runs.
 class LayerMoments {
  public:
-  /// Looks at the inputs of `layer` (nullopt: those of no layer) from now on. `spill` keeps inputs
+  /// Looks at the inputs of a part of the model from now on. `spill` keeps inputs
   /// of experts' down projections, for sums of their own; null where there are none. `prior`: the
   /// tokens n0 that the layer's moments count for in the blocks of an expert, S = (n S_expert +
   /// n0 c S_layer) / (n + n0), where n tokens chose the expert and c makes the traces equal.
   LayerMoments(std::span<const MomentInput> blocks, std::span<const MomentInput> wholes,
-               std::optional<std::uint32_t> layer, KeyedRows* spill, std::uint64_t prior,
-               std::size_t threads);
+               const ModelPart& part, KeyedRows* spill, std::uint64_t prior, std::size_t threads);
 
   void see(std::string_view weight, std::size_t matrix, formats::MatrixView<const float> x);
   void see_mixture(formats::MatrixView<const float> x);
@@ -60,10 +60,9 @@ class LayerMoments {
   [[nodiscard]] std::vector<formats::TensorSpec> whole_tensors() const;
   void write_wholes(PlannedFile& file) const;
 
-  /// Bytes that the moments of a layer take, and what adding to them takes.
+  /// Bytes that the moments of a part take, and what adding to them takes.
   static std::uint64_t memory(std::span<const MomentInput> blocks,
-                              std::span<const MomentInput> wholes,
-                              std::optional<std::uint32_t> layer);
+                              std::span<const MomentInput> wholes, const ModelPart& part);
 
  private:
   struct Sums {
