@@ -11,6 +11,7 @@
 #include <set>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -62,26 +63,31 @@ std::set<std::uint64_t> draw(std::uint64_t n, std::uint64_t n_drawn, std::uint64
   return drawn;
 }
 
-// Opened when it is first asked for something, and for each: an output can have more files than a
+// A weights file of the output. It is opened for each range: an output can have more files than a
 // process may open.
-class OutputFile {
- public:
-  OutputFile(fs::path path, std::uint64_t planned) : path_(std::move(path)), planned_(planned) {}
-
-  /// The fault of the file as a whole; empty: it is there, and has its size.
-  [[nodiscard]] std::string fault() const {
+struct OutputFile {
+  OutputFile(const fs::path& output, std::string below, std::uint64_t planned)
+      : name(std::move(below)), path_(output / name) {
     const auto stamp = stamp_of(path_);
-    if (!stamp) return "is missing";
-    if (stamp->n_bytes == planned_) return {};
-    return fmt::format("has {} bytes, and {} by the plan", stamp->n_bytes, planned_);
+    if (!stamp) {
+      fault = "is missing";
+    } else if (stamp->n_bytes != planned) {
+      fault = fmt::format("has {} bytes, and {} by the plan", stamp->n_bytes, planned);
+    } else {
+      content = {stamp->device, stamp->inode};
+    }
   }
   void read(std::span<std::byte> out, std::uint64_t offset) const {
     Fd::open_for_reading(path_).read_exact(out, offset);
   }
 
+  std::string name;   // path in the output
+  std::string fault;  // the fault of the file as a whole; empty: it is there, and has its size
+  std::pair<std::uint64_t, std::uint64_t> content;  // device and inode
+  bool is_link = false;                             // of another rank's file
+
  private:
   fs::path path_;
-  std::uint64_t planned_;
 };
 
 // Position of the first byte that differs, or the size.
@@ -90,21 +96,37 @@ std::size_t first_difference(std::span<const std::byte> a, std::span<const std::
   return static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
 }
 
-// Takes the bytes of tensors, and compares each range with that of the output's file.
+// Takes the bytes of tensors, and compares each range with that of the output's file; of all its
+// copies, where several ranks load it.
 class ComparingSink final : public ByteSink {
  public:
-  ComparingSink(const Plan& plan, const fs::path& output) {
+  ComparingSink(const Plan& plan, const fs::path& output) : copies_(plan.n_members) {
+    const auto add = [&](std::uint32_t member, const std::string& path, std::uint64_t n_bytes) {
+      copies_[member].emplace_back(output, path, n_bytes);
+    };
     for (const PlannedFile& file : plan.files) {
-      for (const PlannedFile::Member& member : file.members)
-        files_.emplace_back(output / member.path, file.n_bytes);
+      for (std::uint32_t m = 0; m < file.members.size(); ++m)
+        add(file.first_member + m, file.members[m].path, file.n_bytes);
     }
-    for (const OutputFile& file : files_) is_readable_.push_back(file.fault().empty());
+    if (plan.has_rank_directories()) {
+      const std::uint32_t n_ranks = plan.slicing->topology.n_ranks();
+      for (std::uint32_t rank = 0; rank < n_ranks; ++rank) {
+        for (const RankFile& own : files_of_rank(plan, rank)) {
+          const PlannedFile& file = plan.files[own.file];
+          const std::uint32_t member = file.first_member + own.member;
+          const std::string path = shard::rank_directory_name(rank, n_ranks) + "/" + own.name;
+          if (path != file.members[own.member].path) add(member, path, file.n_bytes);
+        }
+      }
+    }
+    for (std::vector<OutputFile>& copies : copies_) tell_links(copies);
   }
-  [[nodiscard]] const OutputFile& file(std::uint32_t member) const { return files_[member]; }
-  [[nodiscard]] bool is_readable(std::uint32_t member) const { return is_readable_[member]; }
+  [[nodiscard]] const std::vector<OutputFile>& copies(std::uint32_t member) const {
+    return copies_[member];
+  }
 
-  // First differing byte by tensor and member.
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> differences;
+  // First differing byte by tensor, member and copy.
+  std::map<std::tuple<std::uint32_t, std::uint32_t, std::size_t>, std::uint64_t> differences;
 
   Lease acquire(std::uint32_t file, std::uint64_t offset, std::uint64_t n_bytes) override {
     const std::lock_guard lock(mutex_);
@@ -118,26 +140,33 @@ class ComparingSink final : public ByteSink {
   }
   void commit(const Lease& lease, std::uint32_t item) override {
     std::vector<std::byte> stored(lease.bytes.size());
-    std::size_t same = 0;
-    // A file that is not whole is told of by itself.
-    if (is_readable_[lease.file]) {
-      files_[lease.file].read(stored, lease.offset);
-      same = first_difference(lease.bytes, stored);
-    }
-    const std::lock_guard lock(mutex_);
-    if (same < stored.size()) {
+    const std::vector<OutputFile>& copies = copies_[lease.file];
+    for (std::size_t c = 0; c < copies.size(); ++c) {
+      // A file that is not whole is told of by itself.
+      if (copies[c].is_link || !copies[c].fault.empty()) continue;
+      copies[c].read(stored, lease.offset);
+      const std::size_t same = first_difference(lease.bytes, stored);
+      if (same == stored.size()) continue;
+      const std::lock_guard lock(mutex_);
       const auto [at, is_new] =
-          differences.emplace(std::pair(item, lease.file), lease.offset + same);
+          differences.emplace(std::tuple(item, lease.file, c), lease.offset + same);
       if (!is_new) at->second = std::min(at->second, lease.offset + same);
     }
+    const std::lock_guard lock(mutex_);
     auto buffer = lent_.extract({lease.file, lease.offset});
     spare_.push_back(std::move(buffer.mapped()));
   }
 
  private:
-  std::vector<OutputFile> files_;
-  std::vector<char> is_readable_;
-  std::mutex mutex_;  // guards everything below, and `differences`
+  // Tells which copies are other names of a file that is compared anyway.
+  static void tell_links(std::vector<OutputFile>& copies) {
+    std::set<std::pair<std::uint64_t, std::uint64_t>> seen;
+    for (OutputFile& copy : copies)
+      copy.is_link = copy.fault.empty() && !seen.insert(copy.content).second;
+  }
+
+  std::vector<std::vector<OutputFile>> copies_;  // by member, the first rank's first
+  std::mutex mutex_;                             // guards everything below, and `differences`
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::vector<std::byte>> lent_;
   std::vector<std::vector<std::byte>> spare_;
 };
@@ -152,11 +181,11 @@ std::uint64_t placed_bytes(const Plan& plan, std::uint32_t tensor) {
 
 // The stored tensor of a byte that differs.
 DifferingTensor differing(const Plan& plan, std::uint32_t tensor, std::uint32_t member,
-                          std::uint64_t offset) {
+                          std::string file, std::uint64_t offset) {
   const PlannedTensor& planned = plan.tensors[tensor];
   DifferingTensor at{.tensor = plan.tensor_of(planned).name,
                      .part = {},
-                     .file = plan.member_path(member),
+                     .file = std::move(file),
                      .offset = offset};
   for (std::size_t p = 0; p < planned.n_parts; ++p) {
     for (const PlannedSlice& slice : slices_of(plan, planned, p)) {
@@ -222,9 +251,16 @@ void compare_tensors(const Plan& plan, const RederiveOptions& options, Comparing
     }
   });
   for (const auto& [where, offset] : sink.differences) {
-    if (sink.is_readable(where.second))
-      report.tensors.push_back(differing(plan, where.first, where.second, offset));
+    const auto [tensor, member, copy] = where;
+    report.tensors.push_back(
+        differing(plan, tensor, member, sink.copies(member)[copy].name, offset));
   }
+}
+
+// The name of a constant of a file, by its offset.
+std::string constant_at(const PlannedFile& file, std::uint64_t offset) {
+  const auto at = std::ranges::find(file.joined, offset, &PlannedFile::Joined::offset);
+  return at == file.joined.end() ? std::string() : at->spec.name;
 }
 
 // Sizes of weights files, and the bytes of them that are known beforehand.
@@ -233,17 +269,21 @@ void compare_headers(const Plan& plan, const ComparingSink& sink, RederiveReport
     const PlannedFile& file = plan.files[f];
     const std::vector<Plan::KnownBytes> known = plan.known_bytes(f);
     for (std::uint32_t m = 0; m < file.members.size(); ++m) {
-      StopScope::check();
-      ++report.n_files;
-      const OutputFile& written = sink.file(file.first_member + m);
-      std::string fact = written.fault();
-      for (auto at = known.begin(); fact.empty() && at != known.end(); ++at) {
-        std::vector<std::byte> stored(at->bytes.size());
-        written.read(stored, at->offset);
-        if (first_difference(std::as_bytes(std::span(at->bytes)), stored) < stored.size())
-          fact = at->offset == 0 ? "has another header than the plan" : "has another constant";
+      for (const OutputFile& written : sink.copies(file.first_member + m)) {
+        StopScope::check();
+        ++report.n_files;
+        std::string fact = written.fault;
+        for (auto at = known.begin(); fact.empty() && at != known.end() && !written.is_link; ++at) {
+          std::vector<std::byte> stored(at->bytes.size());
+          written.read(stored, at->offset);
+          if (first_difference(std::as_bytes(std::span(at->bytes)), stored) == stored.size())
+            continue;
+          fact = at->offset == 0 ? "has another header than the plan"
+                                 : fmt::format("has other bytes in the constant '{}'",
+                                               constant_at(file, at->offset));
+        }
+        if (!fact.empty()) report.files.push_back({.file = written.name, .fact = fact});
       }
-      if (!fact.empty()) report.files.push_back({.file = file.members[m].path, .fact = fact});
     }
   }
 }

@@ -321,6 +321,24 @@ def others():
             "--bundle", os.path.join(oms, bundle), says=words)
 
 
+def own_file_of_a_rank(ranks):
+    """A file that all ranks load is looked at in each rank's folder: changed in the last one, and missing there."""
+    again = ("rederive", ranks, "--source", example, "--all", "--bundle", at("ranks.json"))
+    for ending in (".safetensors", "generation_config.json"):
+        folder = os.path.join(ranks, "rank-00001-of-00002")
+        name = next(name for name in sorted(os.listdir(folder))
+                    if name.endswith(ending) and os.stat(os.path.join(folder, name)).st_nlink > 1)
+        path = os.path.join(folder, name)
+        os.rename(path, at("linked"))
+        run(1, *again, says=f"rank-00001-of-00002/{name}: is missing")
+        shutil.copy(at("linked"), path)
+        run(0, *again)
+        flip(path, os.path.getsize(path) - 3)
+        says = "tensor" if ending == ".safetensors" else "has other contents"
+        run(1, *again, says=f"rank-00001-of-00002/{name}: {says}")
+        os.replace(at("linked"), path)
+
+
 def statements(out, key, public):
     """The statement, and what it says."""
     verify = ("attest", "--verify", out, "--key", public)
@@ -356,6 +374,7 @@ def statements(out, key, public):
     run(0, "attest", ranks, "--key", key, "--source", example, "--bundle", at("ranks.json"))
     run(0, "attest", "--verify", ranks, "--key", public, "--bundle", at("ranks.json"), says="as they were signed")
     run(0, "rederive", ranks, "--source", example, "--bundle", at("ranks.json"), says="is not checked")
+    own_file_of_a_rank(ranks)
     os.symlink("ingot.json", os.path.join(ranks, "link"))
     run(2, "attest", "--verify", ranks, "--key", public, "--bundle", at("ranks.json"), says="is a symbolic link")
     shutil.rmtree(other)
