@@ -80,7 +80,8 @@ class FileListing {
 
 std::string sha256_of_file(const fs::path& path, const std::function<void(std::uint64_t)>& count) {
   const Fd file = Fd::open_for_reading(path);
-  const std::uint64_t size = file.size();
+  const FileStamp before = file.stamp();
+  const std::uint64_t size = before.n_bytes;
   std::vector<std::byte> buffer(std::min<std::uint64_t>(size, kDigestPiece));
   Sha256 sha;
   for (std::uint64_t done = 0; done < size;) {
@@ -90,6 +91,12 @@ std::string sha256_of_file(const fs::path& path, const std::function<void(std::u
     sha.update(piece);
     done += piece.size();
     if (count) count(piece.size());
+  }
+  const auto after = stamp_of(path);
+  if (!after || !before.is_unwritten(*after)) {
+    throw Error(ErrorCode::kMismatch,
+                "has changed while it was read (do this when nothing writes there)")
+        .in_file(path.string());
   }
   return sha.finish_hex();
 }

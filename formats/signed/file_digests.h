@@ -18,7 +18,7 @@ struct FileDigest {
 };
 
 /// SHA-256 of a file, read in pieces. Asks the StopScope before each; `count` is told the bytes of
-/// each piece.
+/// each piece. Throws kMismatch for a file that changes meanwhile.
 std::string sha256_of_file(const std::filesystem::path& path,
                            const std::function<void(std::uint64_t)>& count = {});
 

@@ -7,15 +7,18 @@
 #include <array>
 #include <cstdint>
 #include <exception>
+#include <new>
 #include <optional>
 #include <span>
 
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 // The functions of 1.1.0 and later, as in formats/base/hash.cc.
 #define OPENSSL_API_COMPAT 0x10100000L
 #include <openssl/bio.h>
+#include <openssl/core_names.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
@@ -40,16 +43,21 @@ struct Crypto {
   decltype(&::BIO_new_mem_buf) BIO_new_mem_buf;
   decltype(&::BIO_ctrl) BIO_ctrl;
   decltype(&::BIO_free) BIO_free;
-  decltype(&::ERR_clear_error) ERR_clear_error;
+  decltype(&::ERR_get_error) ERR_get_error;
+  decltype(&::ERR_reason_error_string) ERR_reason_error_string;
   decltype(&::EVP_DigestSign) EVP_DigestSign;
   decltype(&::EVP_DigestSignInit) EVP_DigestSignInit;
   decltype(&::EVP_DigestVerify) EVP_DigestVerify;
   decltype(&::EVP_DigestVerifyInit) EVP_DigestVerifyInit;
   decltype(&::EVP_MD_CTX_free) EVP_MD_CTX_free;
   decltype(&::EVP_MD_CTX_new) EVP_MD_CTX_new;
+  decltype(&::EVP_PKEY_CTX_free) EVP_PKEY_CTX_free;
+  decltype(&::EVP_PKEY_CTX_new) EVP_PKEY_CTX_new;
   decltype(&::EVP_PKEY_free) EVP_PKEY_free;
   decltype(&::EVP_PKEY_get_group_name) EVP_PKEY_get_group_name;
   decltype(&::EVP_PKEY_is_a) EVP_PKEY_is_a;
+  decltype(&::EVP_PKEY_public_check) EVP_PKEY_public_check;
+  decltype(&::EVP_PKEY_set_utf8_string_param) EVP_PKEY_set_utf8_string_param;
   decltype(&::EVP_get_digestbyname) EVP_get_digestbyname;
   decltype(&::PEM_read_bio_PUBKEY) PEM_read_bio_PUBKEY;
   decltype(&::PEM_read_bio_PrivateKey) PEM_read_bio_PrivateKey;
@@ -77,16 +85,21 @@ Crypto load_crypto() {
   INGOT_FIND(BIO_new_mem_buf);
   INGOT_FIND(BIO_ctrl);
   INGOT_FIND(BIO_free);
-  INGOT_FIND(ERR_clear_error);
+  INGOT_FIND(ERR_get_error);
+  INGOT_FIND(ERR_reason_error_string);
   INGOT_FIND(EVP_DigestSign);
   INGOT_FIND(EVP_DigestSignInit);
   INGOT_FIND(EVP_DigestVerify);
   INGOT_FIND(EVP_DigestVerifyInit);
   INGOT_FIND(EVP_MD_CTX_free);
   INGOT_FIND(EVP_MD_CTX_new);
+  INGOT_FIND(EVP_PKEY_CTX_free);
+  INGOT_FIND(EVP_PKEY_CTX_new);
   INGOT_FIND(EVP_PKEY_free);
   INGOT_FIND(EVP_PKEY_get_group_name);
   INGOT_FIND(EVP_PKEY_is_a);
+  INGOT_FIND(EVP_PKEY_public_check);
+  INGOT_FIND(EVP_PKEY_set_utf8_string_param);
   INGOT_FIND(EVP_get_digestbyname);
   INGOT_FIND(PEM_read_bio_PUBKEY);
   INGOT_FIND(PEM_read_bio_PrivateKey);
@@ -109,10 +122,41 @@ constexpr std::array<CurveRow, 3> kCurves = {{{"prime256v1", "ECDSA P-256", "SHA
                                               {"secp384r1", "ECDSA P-384", "SHA384"},
                                               {"secp521r1", "ECDSA P-521", "SHA512"}}};
 
+// Takes the errors of this thread's last call, and returns the reason of the first; empty: none is
+// told. Throws where memory was missing: OpenSSL tells of it as of a signature that is not the
+// key's.
+std::string take_errors() {
+  std::string reason;
+  bool has_memory = true;
+  while (const unsigned long code = crypto().ERR_get_error()) {
+    has_memory = has_memory && ERR_GET_REASON(code) != ERR_R_MALLOC_FAILURE;
+    const char* const text = crypto().ERR_reason_error_string(code);
+    if (reason.empty()) reason = text != nullptr ? text : "it does not say why";
+  }
+  if (!has_memory) throw std::bad_alloc();
+  return reason;
+}
+
+// The reason of a call that failed. Without memory OpenSSL has no place for one.
+std::string failure_reason() {
+  std::string reason = take_errors();
+  if (reason.empty()) throw std::bad_alloc();
+  return reason;
+}
+
+// Throws unless a call has succeeded that needs a key of a known kind and memory, and nothing else.
+void require(bool has_succeeded) {
+  if (has_succeeded) return;
+  throw Error(ErrorCode::kUnsupported, "OpenSSL neither signs nor verifies: {}", failure_reason());
+}
+
 // The digest of a key; null for Ed25519, which has its own.
 const EVP_MD* digest_of(const std::string& algorithm) {
   for (const CurveRow& row : kCurves) {
-    if (row.algorithm == algorithm) return crypto().EVP_get_digestbyname(row.digest);
+    if (row.algorithm != algorithm) continue;
+    const EVP_MD* const digest = crypto().EVP_get_digestbyname(row.digest);
+    require(digest != nullptr);
+    return digest;
   }
   return nullptr;
 }
@@ -123,17 +167,27 @@ const unsigned char* octets_of(std::string_view text) {
 
 using Bio = std::unique_ptr<BIO, decltype(&::BIO_free)>;
 using DigestContext = std::unique_ptr<EVP_MD_CTX, decltype(&::EVP_MD_CTX_free)>;
+using KeyContext = std::unique_ptr<EVP_PKEY_CTX, decltype(&::EVP_PKEY_CTX_free)>;
 
 Bio bio_of(const std::string& text) {
   Bio bio(crypto().BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), crypto().BIO_free);
-  INGOT_CHECK(bio != nullptr);
+  require(bio != nullptr);
   return bio;
 }
 
 DigestContext digest_context() {
   DigestContext context(crypto().EVP_MD_CTX_new(), crypto().EVP_MD_CTX_free);
-  INGOT_CHECK(context != nullptr);
+  require(context != nullptr);
   return context;
+}
+
+// True if the point is one of the curve, and not that at infinity, for which anyone can sign.
+bool has_valid_point(evp_pkey_st* key) {
+  const KeyContext context(crypto().EVP_PKEY_CTX_new(key, nullptr), crypto().EVP_PKEY_CTX_free);
+  require(context != nullptr);
+  const bool is_valid = crypto().EVP_PKEY_public_check(context.get()) == 1;
+  (void)take_errors();
+  return is_valid;
 }
 
 struct Asked {
@@ -165,6 +219,7 @@ void PublicKey::Free::operator()(evp_pkey_st* key) const {
 }
 
 PublicKey::PublicKey(evp_pkey_st* key) : key_(key) {
+  if (!has_valid_point(key)) throw Error(ErrorCode::kCorrupt, "is no valid key of its curve");
   if (crypto().EVP_PKEY_is_a(key, "ED25519") == 1) {
     algorithm_ = kEd25519;
     return;
@@ -177,7 +232,14 @@ PublicKey::PublicKey(evp_pkey_st* key) : key_(key) {
       if (row.group == std::string_view(group.data(), n)) algorithm_ = row.algorithm;
     }
   }
-  if (!algorithm_.empty()) return;
+  if (!algorithm_.empty()) {
+    // One key has one text, however its file spells point and curve: hint() is about it.
+    require(crypto().EVP_PKEY_set_utf8_string_param(key, OSSL_PKEY_PARAM_EC_POINT_CONVERSION_FORMAT,
+                                                    "uncompressed") == 1 &&
+            crypto().EVP_PKEY_set_utf8_string_param(key, OSSL_PKEY_PARAM_EC_ENCODING,
+                                                    OSSL_PKEY_EC_ENCODING_GROUP) == 1);
+    return;
+  }
   throw Error(
       ErrorCode::kUnsupported,
       "is a key of a kind that signs no statements (make one: openssl genpkey -algorithm EC "
@@ -188,14 +250,15 @@ PublicKey PublicKey::read(const fs::path& path) {
   const std::string text = read_text_file(path, kMaxKeyBytes);
   const Bio bio = bio_of(text);
   evp_pkey_st* const key = crypto().PEM_read_bio_PUBKEY(bio.get(), nullptr, nullptr, nullptr);
-  crypto().ERR_clear_error();
   try {
     if (key == nullptr) {
-      throw Error(
-          ErrorCode::kCorrupt, "is no public key in PEM{}",
-          text.find("PRIVATE KEY") == std::string::npos
-              ? std::string_view()
-              : " (it is a private one: openssl pkey -in KEY -pubout writes the public half)");
+      const std::string reason = failure_reason();
+      throw Error(ErrorCode::kCorrupt, "is no public key in PEM ({})",
+                  text.find("PRIVATE KEY") != std::string::npos
+                      ? "it is a private one: openssl pkey -in KEY -pubout writes the public half"
+                  : text.find("CERTIFICATE") != std::string::npos
+                      ? "it is a certificate: openssl x509 -in FILE -noout -pubkey writes its key"
+                      : fmt::format("OpenSSL: {}", reason));
     }
     return PublicKey(key);
   } catch (Error& error) {
@@ -206,17 +269,17 @@ PublicKey PublicKey::read(const fs::path& path) {
 
 bool PublicKey::verifies(std::string_view bytes, std::string_view signature) const {
   const DigestContext context = digest_context();
-  INGOT_CHECK(crypto().EVP_DigestVerifyInit(context.get(), nullptr, digest_of(algorithm_), nullptr,
-                                            key_.get()) == 1);
+  require(crypto().EVP_DigestVerifyInit(context.get(), nullptr, digest_of(algorithm_), nullptr,
+                                        key_.get()) == 1);
   const int result = crypto().EVP_DigestVerify(context.get(), octets_of(signature),
                                                signature.size(), octets_of(bytes), bytes.size());
-  crypto().ERR_clear_error();
+  if (result != 1) (void)take_errors();
   return result == 1;
 }
 
 std::string PublicKey::hint() const {
   const Bio bio(crypto().BIO_new(crypto().BIO_s_mem()), crypto().BIO_free);
-  INGOT_CHECK(bio != nullptr && crypto().PEM_write_bio_PUBKEY(bio.get(), key_.get()) == 1);
+  require(bio != nullptr && crypto().PEM_write_bio_PUBKEY(bio.get(), key_.get()) == 1);
   char* text = nullptr;
   const long size = crypto().BIO_ctrl(bio.get(), BIO_CTRL_INFO, 0, static_cast<void*>(&text));
   Sha256 sha;
@@ -235,6 +298,13 @@ SigningKey SigningKey::read(const fs::path& path, const std::function<std::strin
                   "chmod 600)",
                   facts.st_mode & 07777U);
     }
+    if (facts.st_uid != 0 && facts.st_uid != ::geteuid()) {
+      throw Error(
+          ErrorCode::kPermission,
+          "is a private key of another user, who can read and change it (make a copy of your "
+          "own: install -m 600 {} KEY)",
+          path.string());
+    }
     if (file.size() > kMaxKeyBytes) throw Error(ErrorCode::kLimit, "is too long for a key");
     std::string text(file.size(), '\0');
     file.read_exact(std::as_writable_bytes(std::span(text)), 0);
@@ -242,14 +312,16 @@ SigningKey SigningKey::read(const fs::path& path, const std::function<std::strin
     Asked asked{.passphrase = &passphrase, .was_asked = false, .failure = nullptr};
     evp_pkey_st* const key =
         crypto().PEM_read_bio_PrivateKey(bio.get(), nullptr, give_passphrase, &asked);
-    crypto().ERR_clear_error();
     text.assign(text.size(), '\0');
     if (asked.failure != nullptr) std::rethrow_exception(asked.failure);
     if (key == nullptr) {
-      if (!asked.was_asked) throw Error(ErrorCode::kCorrupt, "is no private key in PEM");
-      throw Error(ErrorCode::kPermission, "{}",
-                  passphrase ? "is encrypted, and the passphrase does not open it"
-                             : "is encrypted, and no passphrase was given");
+      const std::string reason = failure_reason();
+      if (!asked.was_asked)
+        throw Error(ErrorCode::kCorrupt, "is no private key in PEM (OpenSSL: {})", reason);
+      if (!passphrase)
+        throw Error(ErrorCode::kPermission, "is encrypted, and no passphrase was given");
+      throw Error(ErrorCode::kPermission,
+                  "is encrypted, and the passphrase does not open it (OpenSSL: {})", reason);
     }
     return SigningKey(key);
   } catch (Error& error) {
@@ -260,16 +332,20 @@ SigningKey SigningKey::read(const fs::path& path, const std::function<std::strin
 
 std::string SigningKey::sign(std::string_view bytes) const {
   const DigestContext context = digest_context();
-  INGOT_CHECK(crypto().EVP_DigestSignInit(context.get(), nullptr, digest_of(key_.algorithm_),
-                                          nullptr, key_.key_.get()) == 1);
+  require(crypto().EVP_DigestSignInit(context.get(), nullptr, digest_of(key_.algorithm_), nullptr,
+                                      key_.key_.get()) == 1);
   std::size_t size = 0;
-  INGOT_CHECK(
-      crypto().EVP_DigestSign(context.get(), nullptr, &size, octets_of(bytes), bytes.size()) == 1);
+  require(crypto().EVP_DigestSign(context.get(), nullptr, &size, octets_of(bytes), bytes.size()) ==
+          1);
   std::string signature(size, '\0');
-  INGOT_CHECK(crypto().EVP_DigestSign(context.get(),
-                                      reinterpret_cast<unsigned char*>(signature.data()), &size,
-                                      octets_of(bytes), bytes.size()) == 1);
+  require(crypto().EVP_DigestSign(context.get(), reinterpret_cast<unsigned char*>(signature.data()),
+                                  &size, octets_of(bytes), bytes.size()) == 1);
   signature.resize(size);
+  if (!key_.verifies(bytes, signature)) {
+    throw Error(
+        ErrorCode::kCorrupt,
+        "its public half does not verify what its private half signs (the file was changed)");
+  }
   return signature;
 }
 

@@ -1,5 +1,7 @@
 #include "formats/signed/bundle.h"
 
+#include <unistd.h>
+
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/signed/keys.h"
@@ -171,6 +173,44 @@ TEST(SigningKey, EncryptedKeysNeedTheirPassphrase) {
   });
 }
 
+TEST(SigningKey, KeysOfOtherUsersAreRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  const Signer signer("p256.pem");
+  ASSERT_EQ(::chown(signer.file().c_str(), 1234, 1234), 0);
+  expect_error(ErrorCode::kPermission, "p256.pem...is a private key of another user",
+               [&] { (void)signer.read(); });
+}
+
+// The same point as that of signers/p256.pub.pem, with the bytes in another form.
+std::string public_text(std::string_view point) {
+  std::string der = base64_bytes("MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgA=").value();
+  der[1] = static_cast<char>(der.size() - 2 + point.size());
+  der[der.size() - 2] = static_cast<char>(1 + point.size());
+  der += point;
+  return "-----BEGIN PUBLIC KEY-----\n" + base64_text(der) + "\n-----END PUBLIC KEY-----\n";
+}
+
+TEST(PublicKey, OneKeyHasOneHintInEveryForm) {
+  const std::string pem = text_of("signers/p256.pub.pem");
+  const std::size_t begin = pem.find('\n') + 1;
+  std::string letters = pem.substr(begin, pem.find("-----END") - begin);
+  std::erase(letters, '\n');
+  const std::string point = base64_bytes(letters).value().substr(26);
+  const std::string parity(1, static_cast<char>(2 + (point.back() & 1)));
+  const TempDir folder;
+  const auto key = [&](const std::string& as) {
+    write_text_file(folder / "key", public_text(as), Durable::kLater);
+    return PublicKey::read(folder / "key");
+  };
+  EXPECT_EQ(text_of("signers/p256.pub.pem").find("MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgA"), begin);
+  const std::string hint = PublicKey::read(kOms / "signers/p256.pub.pem").hint();
+  EXPECT_EQ(key(point).hint(), hint);
+  EXPECT_EQ(key(parity + point.substr(1, 32)).hint(), hint);
+  for (const std::string& other : {std::string(1, '\0'), '\4' + std::string(64, '\1'),
+                                   '\4' + std::string(64, '\xff'), std::string()})
+    expect_error(ErrorCode::kCorrupt, "key...is no ", [&] { (void)key(other); });
+}
+
 TEST(SigningKey, OtherKeysAndTextsAreRefused) {
   expect_error(ErrorCode::kUnsupported, "rsa.pem...signs no statements",
                [] { (void)Signer("rsa.pem").read(); });
@@ -178,6 +218,10 @@ TEST(SigningKey, OtherKeysAndTextsAreRefused) {
                [] { (void)Signer("p256.pub.pem").read(); });
   expect_error(ErrorCode::kCorrupt, "is no public key in PEM (it is a private one",
                [] { (void)PublicKey::read(kOms / "signers/p256.pem"); });
+  const TempDir folder;
+  write_text_file(folder / "leaf.crt", "-----BEGIN CERTIFICATE-----\n", Durable::kLater);
+  expect_error(ErrorCode::kCorrupt, "is no public key in PEM (it is a certificate",
+               [&] { (void)PublicKey::read(folder / "leaf.crt"); });
   expect_error(ErrorCode::kCorrupt, "is no public key",
                [] { (void)PublicKey::read(kOms / "model/config.json"); });
 }

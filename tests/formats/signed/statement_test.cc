@@ -1,7 +1,13 @@
 #include "formats/signed/statement.h"
 
+#include <functional>
+#include <utility>
+
+#include <fcntl.h>
+
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
+#include "formats/files/named_file.h"
 #include "formats/json/json.h"
 #include "formats/signed/bundle.h"
 #include "tests/support/bytes.h"
@@ -132,6 +138,29 @@ TEST(Statement, MalformedStatementsAreRefused) {
   expect_error(ErrorCode::kCorrupt, "Statement v1", [] {
     (void)parse_statement(R"({"_type": "x", "predicateType": "p", "subject": []})", "it");
   });
+}
+
+class FileDigests : public InTempDir {};
+
+TEST_F(FileDigests, FilesThatChangeWhileTheyAreReadAreRefused) {
+  const auto path = dir_ / "weights";
+  const auto read = [&](const std::function<void()>& change) {
+    write_text_file(path, std::string(3 << 20, 'a'), Durable::kLater);
+    bool is_first = true;
+    return sha256_of_file(path, [&](std::uint64_t) {
+      if (std::exchange(is_first, false)) change();
+    });
+  };
+  EXPECT_EQ(read([] {}).size(), 64U);
+  for (const std::function<void()>& change : std::vector<std::function<void()>>{
+           [&] {
+             Fd::open_for_writing(path, O_WRONLY | O_APPEND)
+                 .write_exact(std::vector(1, std::byte{1}), 3 << 20);
+           },
+           [&] { replace_file(path, "another"); }, [&] { std::filesystem::remove(path); }}) {
+    expect_error(ErrorCode::kMismatch, "has changed while it was read",
+                 [&] { (void)read(change); });
+  }
 }
 
 }  // namespace
