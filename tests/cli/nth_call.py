@@ -73,8 +73,8 @@ REASONS = {
     FULL: "No space left",
     "EMFILE": "Too many open files",
     "EPERM": "Operation not permitted",
-    # No thread starts without memory for its stack, and its creator cannot know that reason.
-    "ENOMEM": "out of memory|cannot allocate|cannot start thread",
+    # No thread starts without memory for its stack, and its creator cannot know that reason. OpenSSL has other words.
+    "ENOMEM": "out of memory|cannot allocate|cannot start thread|cannot create shared object|OpenSSL( neither|: )",
     **dict.fromkeys(DAMAGE, ""),
 }
 # Words of libraries, which say nothing to a user.
@@ -83,7 +83,7 @@ FOREIGN = re.compile(
     r"fault of ingot's own|Assertion|Sanitizer"
 )
 TIMEOUT = 300  # ends what hangs; a busy machine takes ten times as long as an idle one
-OURS = re.compile(r"\.ingot-(partial|swept|delta|probe-.*)$")
+OURS = re.compile(r"\.ingot-(partial|swept|delta|probe-.*)$|\.ingot\.intoto\.json-[0-9a-f]{16}$")
 CHANGING = ".ingot-partial/delta.json"  # a journal of `delta apply`, which is finished by the next call
 
 
@@ -117,6 +117,7 @@ REPLACE = "convert in out --to bf16 --force"
 COMPOSE = "compose compose.yaml out --max-shard-size 100KB"
 LORA = "convert in out --lora adapter --to nvfp4 --search amax --max-shard-size 100KB"
 CONSUME = "convert in out --to bf16 --max-shard-size 100KB --consume-source"
+ATTEST = "attest out --key ed25519.pem --source in"
 JOBS = [
     Job("cast", CAST),
     Job("windows", "convert in out --to bf16 --mem-limit 36MiB", source="wide"),
@@ -153,6 +154,7 @@ JOBS = [
     Job("delta-in-place-ranks", "delta apply out cut-stream --in-place", before=[SLICE.replace("in out", "model out")],
         resumed="delta apply out cut-stream"),
     Job("prune", "prune in out --keep-map kept.json --no-measure", source="many"),
+    Job("attest", ATTEST, before=["convert in out --to fp8-channel"], resumed=ATTEST),
     Job("replace", REPLACE, before=["convert in out --to nvfp4"], resumed=REPLACE + " --resume"),
 ]
 # Sources that are made of the first.
@@ -173,10 +175,25 @@ READERS = {
     "recipe": "convert model none --recipe recipe.yaml --dry-run --json",
     "compose-recipe": "compose compose.yaml none --source base=model --dry-run --json",
     "lora-plan": "convert model none --lora adapter --dry-run --json",
+    "attest": "attest quantized --key ed25519.pem --source model --bundle sealed.json --json",
+    "attest-files": "attest quantized --key p256.pem --form model-signing --bundle files.sig --json",
+    "attest-verify": "attest --verify quantized --key ed25519.pub.pem --bundle signed.json --source model --json",
+    "files-verify": "attest --verify quantized --key p256.pub.pem --bundle model.sig --json",
+    "rederive": "rederive quantized --source model --sample 5 --seed 1 --json",
+    "rederive-all": "rederive slices --source model --all --bundle cut.json --key ed25519.pub.pem --json",
     "chat": "generate example --prompt fox --chat-format template --max-new-tokens 0 --json",
 }
 READERS_FAULTS = {"malloc": "ENOMEM", "opendir": "ENOMEM", "pread": "EIO"}
 COLLECTS = ("check", "pread")  # a file that cannot be read is one of its findings
+READERS_WITH_ALL = {"attest-files", "files-verify", "rederive-all"}
+KEYS = ("ed25519.pem", "ed25519.pub.pem", "p256.pem", "p256.pub.pem")
+FILES = ("recipe.yaml", "compose.yaml", "kept.json", "example", "signed.json", "model.sig", "cut.json")
+# Statements that the readers verify.
+SIGNED = [
+    "attest quantized --key ed25519.pem --source model --bundle signed.json",
+    "attest quantized --key p256.pem --form model-signing --bundle model.sig",
+    "attest slices --key ed25519.pem --source model --bundle cut.json",
+]
 # Attention of another build, next to a scheme for other tensors.
 COMPOSED = """
 base: in
@@ -196,6 +213,7 @@ rules:
   - match: 're:model\\.layers\\.[0-9]+\\.self_attn'
     scheme: bf16
 """
+SIGNERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden/oms/signers")
 # Functions of dependencies that end the program where they get no memory.
 ENDS_OF_OTHERS = {
     "json_value::destroy": "nlohmann's destructor takes memory for a list of what is inside",
@@ -292,6 +310,8 @@ class Bench:
             )
         except subprocess.TimeoutExpired:
             raise Wrong(f"{' '.join(words)} does not end") from None
+        if any(secret in done.stdout + done.stderr for secret in self.options.secrets):
+            raise Wrong(f"{' '.join(words)} prints a key: {done.stdout[:300]} {done.stderr[:300]}")
         return done.returncode, done.stdout, done.stderr
 
     def require(self, words):
@@ -474,7 +494,7 @@ def require_one_error(code, errors, what):
     if not re.search(REASONS[what], message):
         raise Wrong(f"does not say why: {message[:600]}")
     named = message.replace(REASONS[what], "")
-    if what != "ENOMEM" and not re.search(r"/|\b(in|out|newer)\b|\.safetensors|\.json|\.yaml", named):
+    if what != "ENOMEM" and not re.search(r"/|\b(in|out|newer)\b|\.safetensors|\.json|\.yaml|\.pem", named):
         raise Wrong(f"names no file: {message[:600]}")
 
 
@@ -491,7 +511,10 @@ def difference(now, expected):
 
 
 def make_models(bench):
-    for words in [*SYNTH, *MODELS.values()]:
+    for name in KEYS:
+        shutil.copy(os.path.join(SIGNERS, name), bench.folder)
+        os.chmod(bench.folder / name, 0o600)
+    for words in [*SYNTH, *MODELS.values(), *SIGNED]:
         bench.require(words.split())
     broken = bench.folder / "broken"
     for name in ("ingot.json", "ingot.tensors.jsonl.zst"):
@@ -545,7 +568,7 @@ class Loop:
                 path = self.folder(f"bench{self.n_benches}")
             for name in ("model", "wide", "many", "newer", "adapter", *MODELS):
                 copy_tree(self.first.path(name), os.path.join(path, name))
-            for name in ("recipe.yaml", "compose.yaml", "kept.json", "example"):
+            for name in (*FILES, *KEYS):
                 shutil.copy(self.first.path(name), path, follow_symlinks=False)
             self.here.bench = Bench(self.options, path)
             self.here.bench.seen = self.seen
@@ -636,7 +659,8 @@ class Loop:
                     for what in kinds:
                         tasks.append(pool.submit(self.chain_of, job, call, what, counts, expected))
             for name in READERS:
-                if self.is_asked(name):
+                is_usual = self.options.all or self.only or name not in READERS_WITH_ALL
+                if is_usual and self.is_asked(name):
                     tasks.append(pool.submit(self.reader, name))
             for task in tasks:
                 task.result()
@@ -652,6 +676,13 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
+    options.secrets = [
+        line
+        for name in KEYS
+        if ".pub" not in name
+        for line in pathlib.Path(SIGNERS, name).read_text().splitlines()
+        if not line.startswith("-----")
+    ]
     with tempfile.TemporaryDirectory(prefix="ingot-nth-") as root:
         loop = Loop(options, root)
         loop.run()
