@@ -2,11 +2,12 @@
 """Random conversions, judged by decoding every tensor in NumPy, and by bytes against other ways to the same output.
 
     differential.py INGOT GOLDEN [--faults LIBRARY] [--seeds 0-9] [--jobs N] [--without KIND] [--keep FOLDER]
-        [--verbose] [--verdicts]
+        [--verbose] [--verdicts] [--rederive]
 
 GOLDEN is tests/golden, LIBRARY what tests/support/faults.c becomes; without it no run is killed. A case is a pure
 function of its seed. Where one fails, its commands are printed. `--seeds 17 --keep DIR --verbose` repeats one, and
-leaves its files. `--verdicts` also asks `ingot check` and `ingot verify` about every output that is right.
+leaves its files. `--verdicts` also asks `ingot check` and `ingot verify` about every output that is right; `--rederive`
+makes every output again, in whichever way it was made, and once more after one of its bytes was changed.
 """
 
 import argparse
@@ -26,6 +27,7 @@ except ImportError:
 
 from case import VARIANTS, make_case
 from config_files import write_widened
+from derived import Derivations
 from families import FAMILIES
 from forms import FORMS
 from job import Refused, Shell, Wrong
@@ -149,6 +151,8 @@ def run_seed(arguments, seed):
     folder = arguments.keep or tempfile.mkdtemp(prefix=f"ingot-differential-{seed}-")
     os.makedirs(folder, exist_ok=True)
     shell, fault = Shell(arguments.ingot, arguments.faults, folder), None
+    if arguments.rederive:
+        shell.derives = Derivations(shell, seed)
     try:
         run_case(shell, make_case(seed, arguments.golden), counts, reasons, arguments.verdicts, arguments.without)
     except Refused as refusal:
@@ -160,6 +164,8 @@ def run_seed(arguments, seed):
     except Exception as error:  # an unreadable output is a fault, too
         fault = f"{type(error).__name__}: {error}"
     counts["times killed"] += shell.n_killed
+    if shell.derives:
+        counts["made again"] += shell.derives.n_made
     if not arguments.keep:
         shutil.rmtree(folder, ignore_errors=True)
     return seed, fault, shell.lines, counts, reasons
@@ -181,6 +187,7 @@ def main():
     parser.add_argument("--keep", type=os.path.abspath)
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--verdicts", action="store_true")
+    parser.add_argument("--rederive", action="store_true")
     arguments = parser.parse_args()
     counts, reasons, n_wrong = Counter(), Counter(), 0
     with Pool(arguments.jobs) as pool:

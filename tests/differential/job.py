@@ -23,6 +23,8 @@ class Shell:
     def __init__(self, ingot, faults, folder):
         self.ingot, self.faults, self.folder, self.lines = ingot, faults, folder, [f"mkdir -p {folder}; cd {folder}"]
         self.n_killed = 0
+        self.originals = {}  # folder -> the one that it is a copy of
+        self.derives = None  # derived.Derivations, if every output is made again
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -45,6 +47,8 @@ class Shell:
             environment.update(LD_PRELOAD=self.faults, INGOT_FAULTS=kill)
             prefix = f"LD_PRELOAD={shlex.quote(self.faults)} INGOT_FAULTS={shlex.quote(kill)} "
         self.note(prefix + shlex.join([self.ingot, *words]))
+        if self.derives and words[0] in ("convert", "merge"):
+            self.derives.note(words)
         done = subprocess.run(
             [self.ingot, *words], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=600
         )
@@ -77,6 +81,8 @@ class Shell:
             raise Wrong(f"{words[0]} succeeded, and .ingot-partial is still there")
         if not os.path.exists(self.path(os.path.join(output, "ingot.json"))):
             raise Wrong(f"{words[0]} succeeded and published nothing")
+        if self.derives:
+            self.derives.require(output)
         return True
 
     def make_with_kills(self, output, kills, *words, again=(), may_refuse=False):

@@ -31,6 +31,7 @@ class Runner:
     def consume(self, variant):
         shutil.copytree(self.shell.path(self.source), self.shell.path("eaten"))
         self.shell.note(f"cp -r {self.source} eaten")
+        self.shell.originals["eaten"] = self.source
         # Not every source can be consumed; once it was begun, it has to end.
         words = {"source": "eaten", "kills": variant["kills"], "again": variant["limits"], "may_refuse": True}
         self.convert("fed", "--consume-source", **words)
