@@ -32,6 +32,12 @@ const engines::StateEngine& engine_of(const Plan& plan) {
   return engines::state_engine(plan.options.layout->engine);
 }
 
+// Nothing is written in a layout that no table has: it is that of a running engine, which holds
+// what it loaded, in any scheme.
+bool is_written(const Plan& plan) {
+  return formats::find_layout(plan.options.layout->name) != nullptr;
+}
+
 // A part, and the key that it is a piece of.
 struct Piece {
   PartRef at;
@@ -53,35 +59,39 @@ formats::Shape fused_shape(std::span<const Piece> pieces) {
   return shape;
 }
 
-formats::Shape shape_of(std::span<const Piece> pieces) {
-  const StatePlace& first = pieces.front().place;
-  if (first.n_places == 1) return pieces.front().shape;
-  if (first.per_expert == 0) return fused_shape(pieces);
-  formats::Shape shape = fused_shape(pieces.first(first.per_expert));
-  if (first.per_expert == 1 && is_number(pieces.front().shape)) shape.clear();
-  shape.insert(shape.begin(), pieces.size() / first.per_expert);
-  return shape;
-}
-
-// Every tensor of the key is here, once, and of one form.
-void require_whole(std::span<const Piece> pieces, ErrorList& faults) {
+// Empty if every tensor of the key is here, once, and of one form.
+std::string fault_of(std::span<const Piece> pieces) {
   const Piece& first = pieces.front();
-  const auto refuse = [&](std::string fact) {
-    faults.add(Error(ErrorCode::kUnsupported, std::move(fact)).in_tensor(first.place.key));
-  };
   const std::size_t n = first.place.n_places;
   if (n != 0 ? n != pieces.size() : pieces.size() % first.place.per_expert != 0)
-    return refuse(fmt::format("this key is made of more tensors than the {} found", pieces.size()));
+    return fmt::format("this key is made of more tensors than the {} found", pieces.size());
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const Piece& piece = pieces[i];
     const bool is_alike =
         piece.dtype == first.dtype && piece.shape.size() == first.shape.size() &&
         std::equal(piece.shape.begin() + (piece.shape.empty() ? 0 : 1), piece.shape.end(),
                    first.shape.begin() + (first.shape.empty() ? 0 : 1));
-    if (!is_alike) return refuse("the tensors that are fused for this key are not alike");
+    if (!is_alike) return "the tensors that are fused for this key are not alike";
     if (piece.place.place != first.place.place + i)
-      return refuse("some tensors that are fused for this key are missing");
+      return "some tensors that are fused for this key are missing";
   }
+  return {};
+}
+
+// The shape of a key; of tensors that cannot be joined: all their elements.
+formats::Shape shape_of(std::span<const Piece> pieces) {
+  const StatePlace& first = pieces.front().place;
+  if (first.n_places == 1) return pieces.front().shape;
+  if (!fault_of(pieces).empty()) {
+    std::uint64_t n = 0;
+    for (const Piece& piece : pieces) n += formats::element_count(piece.shape).value();
+    return {n};
+  }
+  if (first.per_expert == 0) return fused_shape(pieces);
+  formats::Shape shape = fused_shape(pieces.first(first.per_expert));
+  if (first.per_expert == 1 && is_number(pieces.front().shape)) shape.clear();
+  shape.insert(shape.begin(), pieces.size() / first.per_expert);
+  return shape;
 }
 
 // A tensor that no part fills, each element of one value.
@@ -170,7 +180,8 @@ void add_layer_constants(const Plan& plan, const std::set<std::uint32_t>& layers
 // Engines were not tried with static activations of other schemes.
 void require_no_input(const Plan& plan, const PartRef& at, ErrorList& faults) {
   const PlannedTensor& planned = plan.tensors[at.tensor];
-  if (planned.parts[at.part].part != formats::Part::kInputScale || planned.to == SchemeId::kNvfp4)
+  if (!is_written(plan) || planned.parts[at.part].part != formats::Part::kInputScale ||
+      planned.to == SchemeId::kNvfp4)
     return;
   faults.add(Error(ErrorCode::kUnsupported,
                    "this layout holds scales of activations only for nvfp4 (use dynamic "
@@ -183,10 +194,11 @@ std::optional<StatePlace> place_of(const Plan& plan, std::string_view name) {
                               plan.source.config());
 }
 
-// Codes of linear layers, where the engine holds them with the inputs first.
+// Codes of linear layers, where files have them with the inputs first.
 bool is_turned(const Plan& plan, const Piece& piece) {
   const PlannedTensor& planned = plan.tensors[piece.at.tensor];
-  if (planned.parts[piece.at.part].part != formats::Part::kWeight || piece.place.per_expert > 0)
+  if (!is_written(plan) || planned.parts[piece.at.part].part != formats::Part::kWeight ||
+      piece.place.per_expert > 0)
     return false;
   const engines::StateScheme* scheme =
       engines::find_state_scheme(engine_of(plan), planned.to, plan.target.dialect->name);
@@ -222,7 +234,10 @@ void join_state_keys(const Plan& plan, PlannedFile& file) {
     std::size_t end = begin + 1;
     while (end < pieces.size() && pieces[end].place.key == pieces[begin].place.key) ++end;
     const auto of_key = std::span(pieces).subspan(begin, end - begin);
-    require_whole(of_key, faults);
+    if (std::string fault = fault_of(of_key); is_written(plan) && !fault.empty()) {
+      faults.add(
+          Error(ErrorCode::kUnsupported, std::move(fault)).in_tensor(of_key.front().place.key));
+    }
     for (const Piece& piece : of_key) file.parts.push_back(piece.at);
     file.joined.push_back({.spec = {.name = of_key.front().place.key,
                                     .dtype = of_key.front().dtype,
@@ -309,10 +324,8 @@ void refuse_options(const Plan& plan) {
         layout, name);
   }
   const bool has_experts = topology.ep > 1;
-  // Nothing is written in a layout that no table has: it is that of a running engine.
-  const bool is_written = formats::find_layout(layout) != nullptr;
-  if (is_written && (topology.ep != (has_experts ? topology.tp : 1) ||
-                     topology.etp != (has_experts ? 1 : topology.tp))) {
+  if (is_written(plan) && (topology.ep != (has_experts ? topology.tp : 1) ||
+                           topology.etp != (has_experts ? 1 : topology.tp))) {
     refuse(
         "layout {} cuts experts by --tp, or deals them to as many ranks (--ep {}): other numbers "
         "need data parallelism, which its file names do not know",
@@ -383,14 +396,15 @@ void make_plain(Plan& plan) {
       planned.is_demoted = true;
       is_quantized = false;
     }
-    if (is_quantized && place->form == engines::StateForm::kPlain) {
+    if (is_quantized && place->form == engines::StateForm::kPlain && is_written(plan)) {
       refusals.add(ErrorCode::kUnsupported, tensor.name,
                    "{} holds it plain, and it would be quantized (leave it plain with --rule)",
                    name);
     }
     const engines::StateScheme* scheme =
         engines::find_state_scheme(engine_of(plan), planned.to, plan.target.dialect->name);
-    if (scheme != nullptr && scheme->turns_linears && place->form == engines::StateForm::kSplit) {
+    if (scheme != nullptr && scheme->turns_linears && is_written(plan) &&
+        place->form == engines::StateForm::kSplit) {
       refusals.add(ErrorCode::kUnsupported, tensor.name,
                    "{}'s loader of these files splits it by rows when it is transposed already, as "
                    "{} is (leave it plain with --rule role:{}=bf16)",
@@ -470,7 +484,7 @@ bool require_tensor(const Plan& plan, const PlannedTensor& planned, Held& held,
   const std::string_view layout = plan.options.layout->name, engine = engine_of(plan).name;
   const engines::StateScheme* scheme =
       engines::find_state_scheme(engine_of(plan), planned.to, plan.target.dialect->name);
-  if (scheme == nullptr) {
+  if (scheme == nullptr && is_written(plan)) {
     refuse(fmt::format(
         "layout {} does not hold {} in dialect {} (use --layout hf, which {} cuts itself as it "
         "loads; ingot help slicing lists the schemes)",
@@ -479,7 +493,7 @@ bool require_tensor(const Plan& plan, const PlannedTensor& planned, Held& held,
   }
   const auto place = place_of(plan, tensor.name);
   if (!place) refuse(fmt::format("layout {} has no name for it", layout));
-  if (!place || place->n_places == 1) return true;
+  if (!place || place->n_places == 1 || !is_written(plan)) return true;
   const auto [first, is_new] = held.emplace(place->key, std::pair(planned.to, tensor.name));
   if (first->second.first != planned.to) {
     refuse(fmt::format("is {}, and {} fuses it with {} (choose one scheme for both)", facts.name,
@@ -490,6 +504,7 @@ bool require_tensor(const Plan& plan, const PlannedTensor& planned, Held& held,
 
 // Scales have one dtype there, whatever the tool that wrote them chose.
 void require_parts(const Plan& plan, const PlannedTensor& planned, ErrorList& refusals) {
+  if (!is_written(plan)) return;
   const LogicalTensor& tensor = plan.tensor_of(planned);
   const auto& stored = tensor.encoding.stored;
   for (const formats::Part part : {formats::Part::kZeroPoint, formats::Part::kGroupOrder}) {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "formats/container/bfloat16.h"
+#include "formats/container/float16.h"
 #include "formats/container/float8.h"
 
 namespace ingot::engines {
@@ -27,26 +28,37 @@ constexpr std::array<std::string_view, kLiveForms> kFormNames = {
     "decoded to BF16",
     "decoded to BF16 under scales made powers of two",
     "scales in tiles",
+    "the largest",
     "1 / the largest",
+    "the largest of each expert",
+    "the scale of each row",
+    "the largest for each row",
+    "under the largest scale",
+    "under the largest scale, gate and up exchanged",
+    "transposed, a scale for each row",
+    "the first scale for all of the joined, which have others",
 };
 
 enum class Where : std::uint8_t { kLinears, kExperts, kBoth };
-enum class Piece : std::uint8_t { kWeight, kScale, kGlobal, kOther, kAny };
+enum class Piece : std::uint8_t { kWeight, kScale, kGlobal, kInput, kOther, kAny };
 
 // One generation of cards: a bit for each form, who packs, and whether all of a kind are alike.
 struct Cell {
-  std::uint16_t forms = 0;
+  std::uint32_t forms = 0;
   std::string_view kernel = "";
   bool is_alike = false;
 };
 template <typename... Forms>
-constexpr std::uint16_t bits(Forms... forms) {
-  return static_cast<std::uint16_t>(((1U << static_cast<unsigned>(forms)) | ...));
+constexpr std::uint32_t bits(Forms... forms) {
+  return ((1U << static_cast<unsigned>(forms)) | ...);
 }
 constexpr Cell kSame{bits(LiveForm::kAsStored)}, kTurned{bits(LiveForm::kTransposed)};
-// SGLang's rank files have linear layers with their inputs first already.
-constexpr std::uint16_t kEitherWay = bits(LiveForm::kAsStored, LiveForm::kTransposed);
-constexpr Cell kMarlin{0, "Marlin"};
+constexpr Cell kOneNumber{bits(LiveForm::kLargest)};
+constexpr Cell kMarlin{0, "Marlin"}, kMarlinOrHumming{0, "Marlin or Humming"};
+// The same as on other cards, where Marlin did not take it.
+constexpr Cell unless_marlin(Cell cell) {
+  return {cell.forms, "Marlin", cell.is_alike};
+}
 
 struct FormRow {
   Engine engine;
@@ -58,8 +70,24 @@ struct FormRow {
 
 constexpr std::string_view kDeepGemm = "DeepGEMM (VLLM_USE_DEEP_GEMM=0 keeps the bytes)";
 constexpr std::string_view kTrtllm = "FlashInfer TRT-LLM";
+constexpr std::string_view kOfMxfp8 = "FlashInfer TRT-LLM, Marlin or another kernel";
+constexpr std::string_view kWithOffsets = "a kernel with zero points of activations";
 constexpr std::string_view kOfNvfp4Experts = "FlashInfer TRT-LLM or CUTLASS";
 constexpr std::string_view kOtherBackend = "another backend than Triton";
+// Engines round to FP16 between the two scales, and GPUs the scale too; no digest of a GPU was
+// seen.
+constexpr std::string_view kOtherRounding =
+    "a kernel that rounds otherwise under the largest scale";
+constexpr Cell kOneOrTurned{bits(LiveForm::kTransposed, LiveForm::kOneScale), kOtherRounding, true};
+constexpr Cell kOneOrSame{
+    bits(LiveForm::kAsStored, LiveForm::kOneScale, LiveForm::kOneScaleSwapped), kOtherRounding,
+    true};
+constexpr Cell kOneOrPacked{kOneOrSame.forms, kTrtllm, true};
+constexpr Cell kOneOrByRows{kOneOrTurned.forms | bits(LiveForm::kTurnedByRows), kOtherRounding,
+                            true};
+constexpr Cell kLargestOrRows{
+    bits(LiveForm::kLargest, LiveForm::kOfRows, LiveForm::kLargestOfRows, LiveForm::kFirst)};
+constexpr Cell kOfExperts{bits(LiveForm::kAsStored, LiveForm::kLargestOfExperts)};
 
 // The first row that fits decides. DeepGEMM leaves the layout of scales on Hopper, and packs their
 // exponents on Blackwell (csrc/apis/layout.hpp of DeepGEMM 2.8).
@@ -97,6 +125,34 @@ constexpr FormRow kFormRows[] = {
      Piece::kAny,
      {kMarlin, Cell{bits(LiveForm::kAsStored, LiveForm::kPowersOfTwo), kDeepGemm, true},
       Cell{bits(LiveForm::kAsStored, LiveForm::kPackedPowers), kDeepGemm, true}}},
+    // One scale for each of the joined: CUTLASS and experts want one for all. FlashInfer swaps
+    // halves.
+    {Engine::kVllm,
+     SchemeId::kFp8Tensor,
+     Where::kExperts,
+     Piece::kWeight,
+     {unless_marlin(kOneOrSame), kOneOrSame, kOneOrPacked}},
+    {Engine::kVllm,
+     SchemeId::kFp8Tensor,
+     Where::kExperts,
+     Piece::kScale,
+     {unless_marlin(kOfExperts), kOfExperts, Cell{kOfExperts.forms, kTrtllm, true}}},
+    {Engine::kVllm,
+     SchemeId::kFp8Tensor,
+     Where::kLinears,
+     Piece::kWeight,
+     {unless_marlin(kOneOrTurned), kOneOrTurned, kOneOrTurned}},
+    {Engine::kVllm,
+     SchemeId::kFp8Tensor,
+     Where::kBoth,
+     Piece::kAny,
+     {unless_marlin(kOneNumber), kOneNumber, kOneNumber}},
+    {Engine::kVllm,
+     SchemeId::kInt8Channel,
+     Where::kBoth,
+     Piece::kInput,
+     {Cell{bits(LiveForm::kLargest), kWithOffsets}, Cell{bits(LiveForm::kLargest), kWithOffsets},
+      Cell{bits(LiveForm::kLargest), kWithOffsets}}},
     {Engine::kVllm,
      SchemeId::kFp8Channel,
      Where::kExperts,
@@ -129,7 +185,8 @@ constexpr FormRow kFormRows[] = {
      SchemeId::kNvfp4,
      Where::kLinears,
      Piece::kGlobal,
-     {kMarlin, kMarlin, Cell{bits(LiveForm::kLargestReciprocal), "another kernel", true}}},
+     {kMarlin, kMarlin,
+      Cell{bits(LiveForm::kLargest, LiveForm::kLargestReciprocal), "another kernel", true}}},
     {Engine::kVllm,
      SchemeId::kNvfp4,
      Where::kLinears,
@@ -151,6 +208,29 @@ constexpr FormRow kFormRows[] = {
      Where::kBoth,
      Piece::kAny,
      {kMarlin, kMarlin, Cell{0, kOfNvfp4Experts}}},
+    // FlashInfer's kernels: CuTe DSL with the inputs first, CUTLASS as stored.
+    {Engine::kVllm,
+     SchemeId::kMxfp8,
+     Where::kLinears,
+     Piece::kWeight,
+     {kMarlinOrHumming, kMarlinOrHumming,
+      Cell{bits(LiveForm::kAsStored, LiveForm::kTransposed), kOfMxfp8, true}}},
+    {Engine::kVllm,
+     SchemeId::kMxfp8,
+     Where::kLinears,
+     Piece::kScale,
+     {kMarlinOrHumming, kMarlinOrHumming,
+      Cell{bits(LiveForm::kAsStored, LiveForm::kTiles), kOfMxfp8, true}}},
+    {Engine::kVllm,
+     SchemeId::kMxfp8,
+     Where::kExperts,
+     Piece::kAny,
+     {kMarlinOrHumming, kMarlinOrHumming, Cell{0, kOfMxfp8}}},
+    {Engine::kVllm,
+     SchemeId::kMxfp4,
+     Where::kBoth,
+     Piece::kAny,
+     {kMarlinOrHumming, kMarlinOrHumming, Cell{0, "FlashInfer TRT-LLM, Marlin or Humming"}}},
     {Engine::kVllm,
      SchemeId::kInt4Group,
      Where::kBoth,
@@ -185,7 +265,7 @@ constexpr FormRow kFormRows[] = {
      SchemeId::kFp8Channel,
      Where::kLinears,
      Piece::kWeight,
-     {Cell{kEitherWay, "Marlin"}, Cell{kEitherWay}, Cell{kEitherWay}}},
+     {unless_marlin(kTurned), kTurned, kTurned}},
     {Engine::kSglang,
      SchemeId::kFp8Channel,
      Where::kBoth,
@@ -195,30 +275,79 @@ constexpr FormRow kFormRows[] = {
      SchemeId::kInt8Channel,
      Where::kLinears,
      Piece::kWeight,
-     {Cell{kEitherWay}, Cell{kEitherWay}, Cell{kEitherWay}}},
+     {kTurned, kTurned, kTurned}},
     {Engine::kSglang, SchemeId::kInt8Channel, Where::kBoth, Piece::kAny, {kSame, kSame, kSame}},
+    {Engine::kSglang, SchemeId::kInt8Block, Where::kBoth, Piece::kAny, {kSame, kSame, kSame}},
+    // As vLLM; linear layers of dialect deepseek keep their codes, and have a scale for each row.
+    {Engine::kSglang,
+     SchemeId::kFp8Tensor,
+     Where::kExperts,
+     Piece::kWeight,
+     {unless_marlin(kOneOrSame), kOneOrSame, kOneOrPacked}},
+    {Engine::kSglang,
+     SchemeId::kFp8Tensor,
+     Where::kExperts,
+     Piece::kScale,
+     {unless_marlin(kOfExperts), kOfExperts, Cell{kOfExperts.forms, kTrtllm, true}}},
+    {Engine::kSglang,
+     SchemeId::kFp8Tensor,
+     Where::kLinears,
+     Piece::kWeight,
+     {unless_marlin(kOneOrByRows), kOneOrByRows, kOneOrByRows}},
+    {Engine::kSglang,
+     SchemeId::kFp8Tensor,
+     Where::kLinears,
+     Piece::kScale,
+     {unless_marlin(kLargestOrRows), kLargestOrRows, kLargestOrRows}},
+    {Engine::kSglang,
+     SchemeId::kFp8Tensor,
+     Where::kBoth,
+     Piece::kAny,
+     {unless_marlin(kOneNumber), kOneNumber, kOneNumber}},
     {Engine::kSglang,
      SchemeId::kNvfp4,
      Where::kLinears,
      Piece::kWeight,
      {kMarlin, kMarlin, Cell{bits(LiveForm::kAsStored), kTrtllm}}},
+    {Engine::kSglang,
+     SchemeId::kNvfp4,
+     Where::kLinears,
+     Piece::kScale,
+     {kMarlin, kMarlin, Cell{bits(LiveForm::kTiles), kTrtllm, true}}},
+    {Engine::kSglang,
+     SchemeId::kNvfp4,
+     Where::kLinears,
+     Piece::kGlobal,
+     {kMarlin, kMarlin, kOneNumber}},
+    {Engine::kSglang,
+     SchemeId::kNvfp4,
+     Where::kBoth,
+     Piece::kAny,
+     {kMarlin, kMarlin, Cell{0, kOfNvfp4Experts}}},
+    {Engine::kSglang, SchemeId::kInt4Group, Where::kBoth, Piece::kAny, {kMarlin, kMarlin, kMarlin}},
 };
 
 Piece piece_of(std::string_view part) {
   if (part.ends_with("global_scale") || part.ends_with("weight_scale_2")) return Piece::kGlobal;
+  if (part.ends_with("input_scale")) return Piece::kInput;
   if (part.ends_with("scale") || part.ends_with("scale_inv")) return Piece::kScale;
   if (part.ends_with("weight") || part.ends_with("weight_packed")) return Piece::kWeight;
   return Piece::kOther;
 }
 
+bool is_plain(SchemeId scheme) {
+  return !formats::scheme_facts(scheme).quantized;
+}
+
 bool fits(const FormRow& row, Engine engine, const LiveWeight& weight) {
-  const bool is_plain = !formats::scheme_facts(weight.scheme).quantized;
-  return row.engine == engine && (row.scheme ? row.scheme == weight.scheme : is_plain) &&
+  return row.engine == engine &&
+         (row.scheme ? row.scheme == weight.scheme : is_plain(weight.scheme)) &&
          (row.where == Where::kBoth || (row.where == Where::kExperts) == weight.is_of_experts) &&
          (row.piece == Piece::kAny || row.piece == piece_of(weight.part));
 }
 
 using ByteList = std::vector<std::byte>;
+using Accept = std::function<bool(std::span<const std::byte>)>;
 
 std::optional<ByteList> transposed(const LiveBytes& stored) {
   if (stored.shape.size() != 2) return std::nullopt;
@@ -248,6 +377,10 @@ std::optional<ByteList> rows_placed(const LiveBytes& stored, const Place& place)
     }
   }
   return out;
+}
+
+std::optional<ByteList> halves_swapped(const LiveBytes& stored) {
+  return rows_placed(stored, [](std::size_t r, std::size_t n) { return (r + n / 2) % n; });
 }
 
 // FP8 codes with a scale for each block.
@@ -379,6 +512,12 @@ Powers powers_of_two(const Blocks& blocks, bool is_rounded) {
   return powers;
 }
 
+ByteList bytes_of(std::span<const float> numbers) {
+  ByteList out(numbers.size_bytes());
+  if (!numbers.empty()) std::memcpy(out.data(), numbers.data(), out.size());
+  return out;
+}
+
 std::optional<ByteList> of_blocks(LiveForm form, const LiveBytes& stored, const LiveBytes* other) {
   using enum LiveForm;
   const bool is_scale = stored.dtype == formats::DType::kF32;
@@ -392,17 +531,15 @@ std::optional<ByteList> of_blocks(LiveForm form, const LiveBytes& stored, const 
   if (is_packed) return blocks->packed_exponents(powers.scales);
   if (form == kDecodedPowers) return std::move(powers.decoded);
   if (!is_scale) return std::move(powers.codes);
-  ByteList out(powers.scales.size() * sizeof(float));
-  std::memcpy(out.data(), powers.scales.data(), out.size());
-  return out;
+  return bytes_of(powers.scales);
 }
 
-// Scales of 16 columns, as kernels for NVFP4 read them: each matrix in tiles of 128 rows and 4
-// columns, in each of which 4 rows that are 32 apart follow each other.
+// Scales of 16 or 32 columns, as kernels for NVFP4 and MXFP8 read them: each matrix in tiles of 128
+// rows and 4 columns, in each of which 4 rows that are 32 apart follow each other.
 std::optional<ByteList> in_tiles(const LiveBytes& stored) {
   constexpr std::size_t kRows = 128, kCols = 4, kApart = 32;
   const std::size_t n = stored.shape.size();
-  if (n < 2 || n > 3 || stored.dtype != formats::DType::kF8E4M3) return std::nullopt;
+  if (n < 2 || n > 3 || formats::dtype_bits(stored.dtype) != 8) return std::nullopt;
   const std::size_t rows = stored.shape[n - 2], cols = stored.shape[n - 1];
   if (rows == 0 || cols == 0) return std::nullopt;
   const std::size_t matrices = stored.bytes.size() / rows / cols;
@@ -420,19 +557,109 @@ std::optional<ByteList> in_tiles(const LiveBytes& stored) {
   return out;
 }
 
-std::optional<ByteList> largest_reciprocal(const LiveBytes& stored) {
+std::optional<std::vector<float>> numbers_of(const LiveBytes& stored) {
   if (stored.dtype != formats::DType::kF32 || stored.bytes.size() < sizeof(float))
     return std::nullopt;
-  float largest = -std::numeric_limits<float>::infinity();
-  for (std::size_t at = 0; at + sizeof largest <= stored.bytes.size(); at += sizeof largest) {
-    float value = 0;
-    std::memcpy(&value, &stored.bytes[at], sizeof value);
-    largest = std::max(largest, value);
+  std::vector<float> numbers(stored.bytes.size() / sizeof(float));
+  std::memcpy(numbers.data(), stored.bytes.data(), numbers.size() * sizeof(float));
+  return numbers;
+}
+
+// The scale of each of the joined, or the largest of as many as share one: of an expert's, of all.
+std::optional<std::vector<float>> joined_scales(const LiveBytes& stored, std::size_t experts,
+                                                bool is_largest) {
+  auto numbers = numbers_of(stored);
+  if (!numbers || experts == 0 || numbers->size() % experts != 0) return std::nullopt;
+  const std::size_t n = numbers->size() / experts;
+  for (std::size_t at = 0; is_largest && at < numbers->size(); at += n) {
+    const auto of_one = std::span(*numbers).subspan(at, n);
+    std::ranges::fill(of_one, std::ranges::max(of_one));
   }
-  const float result = 1.0F / largest;
-  ByteList out(sizeof result);
-  std::memcpy(out.data(), &result, sizeof result);
-  return out;
+  return numbers;
+}
+
+std::optional<ByteList> largest(const LiveBytes& stored, bool is_reciprocal) {
+  const auto scales = joined_scales(stored, 1, true);
+  if (!scales) return std::nullopt;
+  const float result = is_reciprocal ? 1.0F / scales->front() : scales->front();
+  return bytes_of(std::span(&result, 1));
+}
+
+std::optional<ByteList> largest_of_experts(const LiveBytes& stored) {
+  if (stored.shape.size() != 2 || stored.shape[1] == 0) return std::nullopt;
+  const auto scales = joined_scales(stored, stored.shape[0], true);
+  if (!scales) return std::nullopt;
+  std::vector<float> out;
+  for (std::size_t at = 0; at < scales->size(); at += stored.shape[1]) out.push_back((*scales)[at]);
+  return bytes_of(out);
+}
+
+// A scale for each row of codes.
+std::optional<ByteList> of_rows(const std::optional<std::vector<float>>& scales,
+                                const LiveBytes* codes) {
+  if (!scales || codes == nullptr || codes->rows.size() != scales->size()) return std::nullopt;
+  std::vector<float> out;
+  for (std::size_t i = 0; i < scales->size(); ++i)
+    out.insert(out.end(), codes->rows[i], (*scales)[i]);
+  return bytes_of(out);
+}
+
+bool is_first_for_all(const LiveBytes& stored, const LiveBytes* codes, const Accept& accept) {
+  auto scales = numbers_of(stored);
+  if (!scales || std::ranges::count(*scales, scales->front()) == std::ssize(*scales)) return false;
+  const float first = scales->front();
+  std::ranges::fill(*scales, first);
+  const auto rows = of_rows(scales, codes);
+  return accept(bytes_of(std::span(&first, 1))) || (rows && accept(*rows));
+}
+
+// How codes are decoded and encoded again: values in between are in FP16. GPUs cast the scale to
+// FP16 before the product, and multiply by 1 / the new one (aten/native/cuda of PyTorch:
+// opmath_symmetric_gpu_kernel_with_scalars; csrc of vLLM, quantization/w8a8/fp8;
+// per_tensor_quant_fp8 of SGLang); CPUs keep the scale in FP32, and divide.
+struct Recoding {
+  bool has_half_scale = true, divides = false;
+};
+constexpr std::array kRecodings = {Recoding{true, false}, Recoding{false, true}};
+
+std::array<std::byte, 256> recoded(float scale, float by, const Recoding& how) {
+  const auto to_half = [](float value) {
+    return formats::float_from_f16(formats::f16_from_float(value));
+  };
+  const float used = how.has_half_scale ? to_half(scale) : scale;
+  std::array<std::byte, 256> codes{};
+  for (std::size_t code = 0; code < codes.size(); ++code) {
+    const float value = to_half(formats::kE4m3Values[code] * used);
+    codes[code] = static_cast<std::byte>(
+        formats::e4m3_from_float(how.divides ? value / by : value * (1.0F / by)));
+  }
+  return codes;
+}
+
+bool under_one_scale(const LiveBytes& codes, const LiveBytes* scale, bool is_swapped,
+                     const Accept& accept) {
+  const bool is_stack = codes.shape.size() == 3;
+  if (scale == nullptr || codes.dtype != formats::DType::kF8E4M3 || codes.shape.size() < 2 ||
+      (is_swapped && !is_stack))
+    return false;
+  const std::size_t experts = is_stack ? codes.shape[0] : 1, cols = codes.shape.back();
+  const auto own = joined_scales(*scale, experts, false);
+  const auto shared = joined_scales(*scale, experts, true);
+  if (!own || !shared || own->size() != codes.rows.size()) return false;
+  ByteList out(codes.bytes.size());
+  for (const Recoding& how : kRecodings) {
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < own->size(); ++i) {
+      const auto table = recoded((*own)[i], (*shared)[i], how);
+      for (const std::size_t end = at + codes.rows[i] * cols; at < end; ++at)
+        out[at] = table[std::to_integer<std::size_t>(codes.bytes[at])];
+    }
+    LiveBytes made{.bytes = out, .dtype = codes.dtype, .shape = codes.shape};
+    const auto placed =
+        is_stack ? (is_swapped ? halves_swapped(made) : std::nullopt) : transposed(made);
+    if (accept(placed ? std::span<const std::byte>(*placed) : made.bytes)) return true;
+  }
+  return false;
 }
 
 // Names of one module, or of one parameter, and the name that is compared.
@@ -446,6 +673,7 @@ constexpr NameRow kNameRows[] = {
     {".experts.routed_experts.", ".experts."},
     {".fused_qkv_a_proj_with_mqa.", ".fused_qkv_a_proj."},
     {"weight_packed", "weight"},
+    {"weight_scale_2", "weight_global_scale"},
     {".base_layer.", "."},
 };
 
@@ -468,39 +696,73 @@ LiveForms live_forms(Engine engine, const LiveWeight& weight, std::optional<Live
     if (forms.kernel.empty()) forms.kernel = cell.kernel;
     forms.is_alike = forms.is_alike || cell.is_alike;
   }
+  // Kernels that leave activations as they are pack FP8 and INT8.
+  if (weight.is_weight_only && forms.kernel.empty() && !is_plain(weight.scheme))
+    forms.kernel = "Marlin or another kernel for weights only";
   for (std::size_t f = 0; f < kLiveForms; ++f) {
     if ((of_cards >> f & 1U) != 0) forms.forms.push_back(static_cast<LiveForm>(f));
   }
   return forms;
 }
 
-std::optional<std::vector<std::byte>> in_form(LiveForm form, const LiveBytes& stored,
-                                              const LiveBytes* other) {
+bool in_form(LiveForm form, const LiveBytes& stored, const LiveBytes* other, const Accept& accept) {
   using enum LiveForm;
-  switch (form) {
-    case kAsStored:
-      return ByteList(stored.bytes.begin(), stored.bytes.end());
-    case kTransposed:
-      return transposed(stored);
-    case kHalvesSwapped:
-      return rows_placed(stored, [](std::size_t r, std::size_t n) { return (r + n / 2) % n; });
-    case kRowsInterleaved:
-      return rows_placed(stored, [](std::size_t r, std::size_t n) {
-        return r < n / 2 ? 2 * r : 2 * (r - n / 2) + 1;
-      });
-    case kPowersOfTwo:
-    case kPackedPowers:
-    case kRoundedPowers:
-    case kPackedRounded:
-    case kDecoded:
-    case kDecodedPowers:
-      return of_blocks(form, stored, other);
-    case kTiles:
-      return in_tiles(stored);
-    case kLargestReciprocal:
-      return largest_reciprocal(stored);
-  }
-  return std::nullopt;
+  const auto made = [&]() -> std::optional<ByteList> {
+    switch (form) {
+      case kTransposed:
+      case kTurnedByRows:
+        return transposed(stored);
+      case kHalvesSwapped:
+        return halves_swapped(stored);
+      case kRowsInterleaved:
+        return rows_placed(stored, [](std::size_t r, std::size_t n) {
+          return r < n / 2 ? 2 * r : 2 * (r - n / 2) + 1;
+        });
+      case kPowersOfTwo:
+      case kPackedPowers:
+      case kRoundedPowers:
+      case kPackedRounded:
+      case kDecoded:
+      case kDecodedPowers:
+        return of_blocks(form, stored, other);
+      case kTiles:
+        return in_tiles(stored);
+      case kLargest:
+      case kLargestReciprocal:
+        return largest(stored, form == kLargestReciprocal);
+      case kLargestOfExperts:
+        return largest_of_experts(stored);
+      case kOfRows:
+      case kLargestOfRows:
+        return of_rows(joined_scales(stored, 1, form == kLargestOfRows), other);
+      default:
+        return std::nullopt;
+    }
+  };
+  if (form == kAsStored) return accept(stored.bytes);
+  if (form == kFirst) return is_first_for_all(stored, other, accept);
+  if (form == kOneScale || form == kOneScaleSwapped)
+    return under_one_scale(stored, other, form == kOneScaleSwapped, accept);
+  const auto bytes = made();
+  return bytes && accept(*bytes);
+}
+
+bool has_own_scales(const LiveBytes& codes, const LiveBytes& scale) {
+  const std::size_t experts = codes.shape.size() == 3 ? codes.shape[0] : 1;
+  const auto own = joined_scales(scale, experts, false);
+  return own && own != joined_scales(scale, experts, true);
+}
+
+bool are_codes_and_scales(std::string_view one, std::string_view other) {
+  const Piece a = piece_of(one), b = piece_of(other);
+  return (a == Piece::kWeight && b == Piece::kScale) || (a == Piece::kScale && b == Piece::kWeight);
+}
+
+bool is_scale_in_f32(SchemeId scheme, std::string_view part) {
+  const Piece piece = piece_of(part);
+  return (piece == Piece::kScale || piece == Piece::kInput) &&
+         (scheme == SchemeId::kFp8Block || scheme == SchemeId::kFp8Channel ||
+          scheme == SchemeId::kFp8Tensor || scheme == SchemeId::kInt8Channel);
 }
 
 std::string compared_name(std::string_view name) {

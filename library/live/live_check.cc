@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <set>
@@ -16,6 +17,8 @@
 #include "engines/versions/versions.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/container/bfloat16.h"
+#include "formats/container/float16.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
 #include "shard/join/source.h"
@@ -60,6 +63,10 @@ struct Expected {
   std::string kind;                   ///< kind of parameter for which kernels are chosen
   engines::LiveForms forms;
   std::uint64_t n_bytes = 0;
+  bool is_quantized = false;
+  bool shares_scale = false;  ///< codes of tensors that each have one scale
+  bool is_widened = false;    ///< scales that the engine holds in FP32, and the files not
+  std::vector<std::uint64_t> rows = {};  ///< rows of each of its parts
 };
 
 using Where = std::pair<std::uint32_t, std::uint32_t>;  // file and joined
@@ -83,27 +90,7 @@ class LivePlan {
     // Without expert parallelism, all ranks of a stage cut each expert.
     options.slicing.topology = shard::make_topology(
         answer.tp, ep, ep == 1 ? std::optional(n) : std::optional(1U), answer.pp);
-    convert::Plan plan = convert::plan_conversion(source, std::move(recipe), options);
-    lay_as_stored(plan);
-    return plan;
-  }
-
-  // Linear layers of SGLang's rank files can have their inputs first. Digests need the bytes in
-  // their order; transposed ones are a form of these.
-  static void lay_as_stored(convert::Plan& plan) {
-    for (convert::PlannedFile& file : plan.files) {
-      std::size_t part = 0;
-      for (convert::PlannedFile::Joined& joined : file.joined) {
-        const std::size_t begin = std::exchange(part, part + joined.n_parts);
-        if (!joined.is_turned) continue;
-        for (std::size_t p = begin; p < part; ++p) {
-          std::uint64_t& offset = plan.places[file.parts[p].place].offset;
-          offset = joined.offset + (offset - joined.offset) * joined.spec.shape.at(0);
-        }
-        std::swap(joined.spec.shape.at(0), joined.spec.shape.at(1));
-        joined.is_turned = false;
-      }
-    }
+    return convert::plan_conversion(source, std::move(recipe), options);
   }
 
   convert::Plan plan_;
@@ -155,19 +142,68 @@ std::string_view last_word(std::string_view name) {
   return name.substr(name.rfind('.') + 1);
 }
 
+// The module of a parameter; gate and up of experts are one, and down is another.
+std::string module_of(std::string_view name) {
+  const std::string_view word = last_word(name);
+  std::string module(name.substr(0, name.size() - word.size()));
+  for (const std::string_view prefix : {"w13_", "w2_"}) {
+    if (word.starts_with(prefix)) module += prefix;
+  }
+  return module;
+}
+
+bool is_half(formats::DType dtype) {
+  return dtype == formats::DType::kBf16 || dtype == formats::DType::kF16;
+}
+
+constexpr std::string_view kOfSeveralSchemes = "its parts are in several schemes";
+
+// The modules of a file that the engine joins of tensors in several schemes; plain ones are one.
+std::set<std::string> mixed_modules(const convert::Plan& plan, const convert::PlannedFile& file) {
+  std::map<std::string, formats::SchemeId> schemes;
+  std::set<std::string> mixed;
+  std::size_t part = 0;
+  for (const convert::PlannedFile::Joined& joined : file.joined) {
+    const std::string module = module_of(joined.spec.name);
+    for (std::uint32_t i = 0; i < joined.n_parts; ++i) {
+      formats::SchemeId scheme = plan.tensors[file.parts[part++].tensor].to;
+      if (!formats::scheme_facts(scheme).quantized) scheme = formats::SchemeId::kBf16;
+      if (schemes.emplace(module, scheme).first->second != scheme) mixed.insert(module);
+    }
+  }
+  return mixed;
+}
+
+// The treatment of activations, by the files; nullopt: their lists are none.
+std::optional<formats::SourceActivations> activations_of(const formats::Checkpoint& source) {
+  try {
+    return formats::SourceActivations(source.config(), source.dialect(), source.description());
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCorrupt) throw;
+    return std::nullopt;
+  }
+}
+
 std::vector<Expected> expected_of(const convert::Plan& plan, const LiveAnswer& answer,
                                   const ToldNames& told, const LiveOptions& options) {
   std::vector<Expected> list;
+  const auto activations = activations_of(plan.source);
+  const auto is_weight_only = [&](const convert::PlannedTensor& planned) {
+    const formats::LogicalTensor& tensor = plan.tensor_of(planned);
+    return activations && formats::scheme_facts(planned.to).quantized &&
+           activations->of(tensor.name, tensor.encoding) == formats::Activations::kWeightOnly;
+  };
   for (std::uint32_t f = 0; f < plan.files.size(); ++f) {
     const convert::PlannedFile& file = plan.files[f];
     const LivePlace place = place_of(plan, file, answer.tp);
+    const std::set<std::string> mixed = mixed_modules(plan, file);
     std::size_t part = 0;
     for (std::uint32_t j = 0; j < file.joined.size(); ++j) {
       const convert::PlannedFile::Joined& joined = file.joined[j];
       if (joined.is_constant()) continue;
       const std::uint32_t tensor = file.parts[part].tensor;
       const convert::PlannedTensor& first = plan.tensors[tensor];
-      part += joined.n_parts;
+      const std::string_view word = last_word(joined.spec.name);
       Expected& at =
           list.emplace_back(Expected{.file = f,
                                      .joined = j,
@@ -175,14 +211,27 @@ std::vector<Expected> expected_of(const convert::Plan& plan, const LiveAnswer& a
                                      .compared = engines::compared_name(joined.spec.name),
                                      .place = place,
                                      .name = joined.spec.name});
-      const std::string_view word = last_word(joined.spec.name);
-      at.kind = fmt::format("{} {}", formats::scheme_facts(first.to).name, word);
+      at.is_quantized = formats::scheme_facts(first.to).quantized;
       at.forms =
           engines::live_forms(answer.engine,
                               {.scheme = first.to,
                                .is_of_experts = word.starts_with("w13_") || word.starts_with("w2_"),
+                               .is_weight_only = is_weight_only(first),
                                .part = word},
                               options.card);
+      if (mixed.contains(module_of(joined.spec.name)))
+        at.forms = {.forms = {}, .kernel = std::string(kOfSeveralSchemes)};
+      at.shares_scale = first.to == formats::SchemeId::kFp8Tensor &&
+                        first.parts[file.parts[part].part].part == formats::Part::kWeight;
+      at.is_widened = engines::is_scale_in_f32(first.to, word) && is_half(joined.spec.dtype);
+      for (std::uint32_t i = 0; i < joined.n_parts; ++i) {
+        const convert::PartRef& piece = file.parts[part++];
+        const auto shape = plan.part_cut(plan.tensors[piece.tensor], piece.part).slice_shape();
+        at.rows.push_back(shape.empty() ? 1 : shape[0]);
+      }
+      // Whether tensors are encoded again together is another choice than how.
+      at.kind = fmt::format("{} {}{}", formats::scheme_facts(first.to).name, word,
+                            joined.n_parts > 1 ? " joined" : "");
       at.n_bytes = formats::dtype_bits(joined.spec.dtype) *
                    formats::element_count(joined.spec.shape).value() / 8;
       if (const ToldNames::Told* found = told.find(place, at.compared)) {
@@ -218,6 +267,18 @@ bool is_of_zeros(const LiveAnswer& answer, const Expected& at) {
     left -= n;
   }
   return is_told(at, digest.finish());
+}
+
+std::vector<std::byte> widened(formats::DType dtype, std::span<const std::byte> halves) {
+  std::vector<std::byte> out(2 * halves.size());
+  for (std::size_t at = 0; at + 2 <= halves.size(); at += 2) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, &halves[at], sizeof bits);
+    const float value = dtype == formats::DType::kBf16 ? formats::float_from_bf16(bits)
+                                                       : formats::float_from_f16(bits);
+    std::memcpy(&out[2 * at], &value, sizeof value);
+  }
+  return out;
 }
 
 // Compares the parameters of a plan.
@@ -271,7 +332,7 @@ class Comparison {
     reader_.read(group, [&](const JoinedPiece& piece) {
       const Where where{piece.file, piece.joined};
       const Expected& at = expected_[at_.at(where)];
-      if (at.told == nullptr || !has_form(at, LiveForm::kAsStored)) return;
+      if (at.told == nullptr || at.shares_scale || !has_form(at, LiveForm::kAsStored)) return;
       digests.try_emplace(where, answer_.engine, at.n_bytes).first->second.update(piece.bytes);
     });
     for (auto& [where, digest] : digests) {
@@ -285,8 +346,10 @@ class Comparison {
     std::map<std::uint32_t, std::vector<std::size_t>> open;  // by file
     for (const std::size_t i : members_.at(group.name)) {
       const Expected& at = expected_[i];
-      const bool has_others = std::ranges::any_of(
-          at.forms.forms, [](LiveForm form) { return form != LiveForm::kAsStored; });
+      const bool has_others = at.is_widened || at.shares_scale ||
+                              std::ranges::any_of(at.forms.forms, [](LiveForm form) {
+                                return form != LiveForm::kAsStored;
+                              });
       if (at.told != nullptr && !forms_[i] && has_others && at.n_bytes <= kMostHeld)
         open[at.file].push_back(i);
     }
@@ -297,29 +360,58 @@ class Comparison {
         auto& bytes = held[piece.joined];
         bytes.insert(bytes.end(), piece.bytes.begin(), piece.bytes.end());
       });
-      for (const std::size_t i : list) forms_[i] = form_of(expected_[i], held);
+      Parts parts;
+      for (auto& [joined, bytes] : held) parts.emplace(joined, bytes_of(file, joined, bytes));
+      for (const std::size_t i : list) forms_[i] = form_of(expected_[i], parts);
+      // Codes of several scales are right only with these.
+      for (const std::size_t i : list) {
+        const auto scale = other_of(expected_[i], parts);
+        if (forms_[i] == LiveForm::kTurnedByRows && scale != parts.end() &&
+            forms_[at_.at({file, scale->first})] != LiveForm::kOfRows)
+          forms_[i].reset();
+      }
     }
   }
 
+  // A parameter that is held whole; `bytes` becomes FP32 where the engine has that.
   [[nodiscard]] LiveBytes bytes_of(std::uint32_t file, std::uint32_t joined,
-                                   const std::vector<std::byte>& bytes) const {
+                                   std::vector<std::byte>& bytes) const {
     const formats::TensorSpec& spec = plan_.files[file].joined[joined].spec;
-    return {.bytes = bytes, .dtype = spec.dtype, .shape = spec.shape};
+    const Expected& at = expected_[at_.at({file, joined})];
+    if (at.is_widened) bytes = widened(spec.dtype, bytes);
+    return {.bytes = bytes,
+            .dtype = at.is_widened ? formats::DType::kF32 : spec.dtype,
+            .shape = spec.shape,
+            .rows = at.rows};
   }
 
-  [[nodiscard]] std::optional<LiveForm> form_of(
-      const Expected& at, const std::map<std::uint32_t, std::vector<std::byte>>& held) const {
-    const LiveBytes stored = bytes_of(at.file, at.joined, held.at(at.joined));
-    // Codes and their scales are told apart by their dtypes.
-    std::optional<LiveBytes> other;
-    for (const auto& [joined, bytes] : held) {
-      const LiveBytes part = bytes_of(at.file, joined, bytes);
-      if (joined != at.joined && part.shape.size() == stored.shape.size()) other = part;
-    }
+  using Parts = std::map<std::uint32_t, LiveBytes>;  // by joined
+
+  // The scales of codes, or the codes of scales.
+  [[nodiscard]] Parts::const_iterator other_of(const Expected& at, const Parts& parts) const {
+    const auto name_of = [&](std::uint32_t joined) {
+      return last_word(plan_.files[at.file].joined[joined].spec.name);
+    };
+    return std::ranges::find_if(parts, [&](const auto& part) {
+      return engines::are_codes_and_scales(name_of(at.joined), name_of(part.first));
+    });
+  }
+
+  [[nodiscard]] std::optional<LiveForm> form_of(const Expected& at, const Parts& parts) const {
+    const auto other = other_of(at, parts);
+    const bool has_own = at.shares_scale && other != parts.end() &&
+                         engines::has_own_scales(parts.at(at.joined), other->second);
     for (const LiveForm form : at.forms.forms) {
-      if (form == LiveForm::kAsStored) continue;
-      const auto bytes = engines::in_form(form, stored, other ? &*other : nullptr);
-      if (bytes && is_told(at, digests_of(answer_.engine, *bytes))) return form;
+      const bool is_same = form == LiveForm::kAsStored;
+      if ((is_same && !at.is_widened && !at.shares_scale) ||
+          (has_own && (is_same || form == LiveForm::kTransposed)))
+        continue;
+      const bool is_found = engines::in_form(
+          form, parts.at(at.joined), other == parts.end() ? nullptr : &other->second,
+          [&](std::span<const std::byte> bytes) {
+            return is_told(at, digests_of(answer_.engine, bytes));
+          });
+      if (is_found) return form;
     }
     return std::nullopt;
   }
@@ -361,8 +453,9 @@ bool fuses_shared(const LiveAnswer& answer, const std::vector<Expected>& expecte
          });
 }
 
+// Other parameters of its module are told: `has_module`.
 LiveRow live_row(const LiveAnswer& answer, const Expected& at, std::optional<LiveForm> form,
-                 const LiveOptions& options, bool has_fused) {
+                 const LiveOptions& options, bool has_fused, bool has_module) {
   LiveRow row{.place = at.place, .name = at.name, .n_bytes = at.n_bytes};
   if (at.told == nullptr) {
     row.state = LiveState::kMissing;
@@ -375,6 +468,12 @@ LiveRow live_row(const LiveAnswer& answer, const Expected& at, std::optional<Liv
       row.state = LiveState::kNotComparable;
       row.fact = "told with its weight";
     }
+    // A kernel that packs a module may give its parts other names.
+    if (row.state == LiveState::kMissing && has_module && at.is_quantized &&
+        !at.forms.kernel.empty()) {
+      row.state = LiveState::kNotComparable;
+      row.fact = at.forms.kernel;
+    }
     return row;
   }
   const auto become = [&](LiveState state, std::string_view fact) {
@@ -382,7 +481,10 @@ LiveRow live_row(const LiveAnswer& answer, const Expected& at, std::optional<Liv
     row.fact = std::string(fact);
     return row;
   };
-  if (form) return become(LiveState::kEqual, engines::live_form_name(*form));
+  if (form) {
+    return become(form == LiveForm::kFirst ? LiveState::kDiffers : LiveState::kEqual,
+                  engines::live_form_name(*form));
+  }
   if (is_of_zeros(answer, at))
     return become(LiveState::kDiffers, "all zeros: nothing was loaded, or weights were reset");
   if (const std::string* learned = learned_digest(options, at.place, at.name)) {
@@ -508,6 +610,10 @@ LiveReport compare_live(const LiveAnswer& answer, const LiveOptions& options) {
   std::set<std::pair<LivePlace, std::string>> asked;
   const bool has_fused = fuses_shared(answer, comparison->expected());
   const std::set<std::string> fitting = kinds_that_fit(*comparison);
+  std::set<std::pair<LivePlace, std::string>> modules;
+  for (const Expected& at : comparison->expected()) {
+    if (at.told != nullptr) modules.emplace(at.place, module_of(at.compared));
+  }
   for (std::size_t i = 0; i < comparison->expected().size(); ++i) {
     Expected at = comparison->expected()[i];
     const std::string_view word = last_word(at.compared);
@@ -516,7 +622,8 @@ LiveReport compare_live(const LiveAnswer& answer, const LiveOptions& options) {
     if (has_fused && (word.starts_with("w13_") || word.starts_with("w2_")))
       at.forms.kernel = kFusesShared;
     asked.emplace(at.place, at.compared);
-    report.rows.push_back(live_row(answer, at, comparison->form(i), options, has_fused));
+    report.rows.push_back(live_row(answer, at, comparison->form(i), options, has_fused,
+                                   modules.contains({at.place, module_of(at.compared)})));
   }
   for (const auto& [place, other] : told.others(asked))
     report.rows.push_back(row_of_other(place, *other.name, *other.digest, options));

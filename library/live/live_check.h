@@ -60,8 +60,8 @@ struct LiveOptions {
 };
 
 /// Compares an answer with the files of a checkpoint, or its rank slices. Throws kUnsupported for
-/// families, schemes and layouts whose parameters are not known (layout `vllm-sharded`), kMismatch
-/// for a trusted start of other ranks, and as opening does.
+/// families and layouts whose parameters are not known (layout `vllm-sharded`), kMismatch for a
+/// trusted start of other ranks, and as opening does. Schemes that kernels pack are no refusal.
 LiveReport compare_live(const engines::LiveAnswer& answer, const LiveOptions& options);
 
 /// The digests of a trusted start as a file holds them, and back. Throws kCorrupt for another text.

@@ -78,17 +78,36 @@ std::vector<std::byte> bytes_of(std::initializer_list<int> values) {
   return bytes;
 }
 
+// The bytes of a form by each arithmetic.
+std::vector<std::vector<std::byte>> all_made_in(LiveForm form, const LiveBytes& stored,
+                                                const LiveBytes* other) {
+  std::vector<std::vector<std::byte>> made;
+  in_form(form, stored, other, [&](std::span<const std::byte> bytes) {
+    made.emplace_back(bytes.begin(), bytes.end());
+    return false;
+  });
+  return made;
+}
+
+// The bytes of a form that has one arithmetic.
+std::optional<std::vector<std::byte>> made_in(LiveForm form, const LiveBytes& stored,
+                                              const LiveBytes* other) {
+  auto made = all_made_in(form, stored, other);
+  EXPECT_LE(made.size(), 1U);
+  return made.empty() ? std::nullopt : std::optional(made.front());
+}
+
 TEST(InForm, RowsAndColumnsArePutWhereEnginesPutThem) {
   const auto stored = bytes_of({1, 2, 3, 4, 5, 6, 7, 8});
   const LiveBytes matrix{.bytes = stored, .dtype = DType::kI8, .shape = {2, 4}};
-  EXPECT_EQ(in_form(LiveForm::kTransposed, matrix, nullptr), bytes_of({1, 5, 2, 6, 3, 7, 4, 8}));
+  EXPECT_EQ(made_in(LiveForm::kTransposed, matrix, nullptr), bytes_of({1, 5, 2, 6, 3, 7, 4, 8}));
   const LiveBytes stack{.bytes = stored, .dtype = DType::kI8, .shape = {1, 4, 2}};
-  EXPECT_EQ(in_form(LiveForm::kHalvesSwapped, stack, nullptr), bytes_of({5, 6, 7, 8, 1, 2, 3, 4}));
-  EXPECT_EQ(in_form(LiveForm::kRowsInterleaved, stack, nullptr),
+  EXPECT_EQ(made_in(LiveForm::kHalvesSwapped, stack, nullptr), bytes_of({5, 6, 7, 8, 1, 2, 3, 4}));
+  EXPECT_EQ(made_in(LiveForm::kRowsInterleaved, stack, nullptr),
             bytes_of({1, 2, 5, 6, 3, 4, 7, 8}));
-  EXPECT_EQ(in_form(LiveForm::kTransposed, stack, nullptr), std::nullopt);
-  EXPECT_EQ(in_form(LiveForm::kHalvesSwapped, matrix, nullptr), std::nullopt);
-  EXPECT_EQ(in_form(LiveForm::kDecoded, matrix, nullptr), std::nullopt);
+  EXPECT_EQ(made_in(LiveForm::kTransposed, stack, nullptr), std::nullopt);
+  EXPECT_EQ(made_in(LiveForm::kHalvesSwapped, matrix, nullptr), std::nullopt);
+  EXPECT_EQ(made_in(LiveForm::kDecoded, matrix, nullptr), std::nullopt);
 }
 
 // Two blocks of a row: ones under scales of 1.75 and a bit, and of 0.5.
@@ -99,7 +118,7 @@ TEST(InForm, ScalesBecomePowersOfTwo) {
   const LiveBytes of_scales{
       .bytes = std::as_bytes(std::span(scales)), .dtype = DType::kF32, .shape = {1, 2}};
   const auto encoded = [&](LiveForm form, int first) {
-    const auto made = in_form(form, of_codes, &of_scales).value();
+    const auto made = made_in(form, of_codes, &of_scales).value();
     EXPECT_EQ(made[0], static_cast<std::byte>(first));
     EXPECT_EQ(made[127], made[0]);
     EXPECT_EQ(made[128], std::byte{0x78});  // 256
@@ -108,13 +127,13 @@ TEST(InForm, ScalesBecomePowersOfTwo) {
   encoded(LiveForm::kRoundedPowers, 0x7E);  // 1.75 in BF16, so 448
   const std::array<float, 2> powers = {0x1p-7F, 0x1p-9F};
   const auto expected = std::as_bytes(std::span(powers));
-  EXPECT_EQ(in_form(LiveForm::kPowersOfTwo, of_scales, &of_codes),
+  EXPECT_EQ(made_in(LiveForm::kPowersOfTwo, of_scales, &of_codes),
             std::vector<std::byte>(expected.begin(), expected.end()));
-  EXPECT_EQ(in_form(LiveForm::kPackedPowers, of_scales, &of_codes), bytes_of({120, 118, 0, 0}));
-  EXPECT_EQ(in_form(LiveForm::kPackedRounded, of_scales, &of_codes), bytes_of({119, 118, 0, 0}));
-  EXPECT_EQ(in_form(LiveForm::kPackedPowers, of_codes, &of_scales), std::nullopt);
-  EXPECT_EQ(in_form(LiveForm::kDecodedPowers, of_scales, &of_codes), std::nullopt);
-  EXPECT_EQ(in_form(LiveForm::kPowersOfTwo, of_scales, nullptr), std::nullopt);
+  EXPECT_EQ(made_in(LiveForm::kPackedPowers, of_scales, &of_codes), bytes_of({120, 118, 0, 0}));
+  EXPECT_EQ(made_in(LiveForm::kPackedRounded, of_scales, &of_codes), bytes_of({119, 118, 0, 0}));
+  EXPECT_EQ(made_in(LiveForm::kPackedPowers, of_codes, &of_scales), std::nullopt);
+  EXPECT_EQ(made_in(LiveForm::kDecodedPowers, of_scales, &of_codes), std::nullopt);
+  EXPECT_EQ(made_in(LiveForm::kPowersOfTwo, of_scales, nullptr), std::nullopt);
 }
 
 TEST(InForm, TilesHold128RowsAnd4Columns) {
@@ -132,14 +151,14 @@ TEST(InForm, TilesHold128RowsAnd4Columns) {
     }
   }
   const LiveBytes scales{.bytes = stored, .dtype = DType::kF8E4M3, .shape = {kRows, kCols}};
-  EXPECT_EQ(in_form(LiveForm::kTiles, scales, nullptr), expected);
+  EXPECT_EQ(made_in(LiveForm::kTiles, scales, nullptr), expected);
   // The matrices of a stack follow each other.
   const auto once = stored;
   stored.insert(stored.end(), once.begin(), once.end());
   const LiveBytes stack{.bytes = stored, .dtype = DType::kF8E4M3, .shape = {2, kRows, kCols}};
   const auto tiles = expected;
   expected.insert(expected.end(), tiles.begin(), tiles.end());
-  EXPECT_EQ(in_form(LiveForm::kTiles, stack, nullptr), expected);
+  EXPECT_EQ(made_in(LiveForm::kTiles, stack, nullptr), expected);
 }
 
 TEST(InForm, LargestReciprocalIsOneNumber) {
@@ -148,8 +167,60 @@ TEST(InForm, LargestReciprocalIsOneNumber) {
       .bytes = std::as_bytes(std::span(values)), .dtype = DType::kF32, .shape = {3}};
   const float quarter = 0.25F;
   const auto expected = std::as_bytes(std::span(&quarter, 1));
-  EXPECT_EQ(in_form(LiveForm::kLargestReciprocal, stored, nullptr),
+  EXPECT_EQ(made_in(LiveForm::kLargestReciprocal, stored, nullptr),
             std::vector<std::byte>(expected.begin(), expected.end()));
+}
+
+// Codes by NumPy. Both round to FP16 between the scales; a card casts the scale to FP16 before.
+TEST(InForm, JoinedCodesComeUnderTheirLargestScale) {
+  const auto stored = bytes_of({0x38, 0x7E, 0x48, 0x2F, 0x38, 0x7E, 0xC8, 0x00});
+  const std::array<float, 2> own = {1.1e-6F, 5e-4F}, alike = {5e-4F, 5e-4F};
+  const LiveBytes scales{
+      .bytes = std::as_bytes(std::span(own)), .dtype = DType::kF32, .shape = {2}};
+  const LiveBytes same{
+      .bytes = std::as_bytes(std::span(alike)), .dtype = DType::kF32, .shape = {2}};
+  const LiveBytes linear{.bytes = stored, .dtype = DType::kF8E4M3, .shape = {4, 2}, .rows = {2, 2}};
+  EXPECT_EQ(all_made_in(LiveForm::kOneScale, linear, &scales),
+            (std::vector{bytes_of({1, 4, 0x38, 0xC8, 0x37, 0, 0x7E, 0}),
+                         bytes_of({1, 5, 0x38, 0xC8, 0x38, 1, 0x7E, 0})}));
+  EXPECT_EQ(all_made_in(LiveForm::kOneScale, linear, &same).front(),
+            made_in(LiveForm::kTransposed, linear, nullptr));
+  EXPECT_TRUE(has_own_scales(linear, scales));
+  EXPECT_FALSE(has_own_scales(linear, same));
+
+  // An expert: gate and up, which stay rows by columns.
+  const LiveBytes of_expert{.bytes = scales.bytes, .dtype = DType::kF32, .shape = {1, 2}};
+  const LiveBytes stack{
+      .bytes = stored, .dtype = DType::kF8E4M3, .shape = {1, 4, 2}, .rows = {2, 2}};
+  EXPECT_EQ(all_made_in(LiveForm::kOneScale, stack, &of_expert).front(),
+            bytes_of({1, 0x37, 4, 0, 0x38, 0x7E, 0xC8, 0}));
+  EXPECT_EQ(all_made_in(LiveForm::kOneScaleSwapped, stack, &of_expert).front(),
+            bytes_of({0x38, 0x7E, 0xC8, 0, 1, 0x37, 4, 0}));
+  // Down of two experts: each has its own.
+  const LiveBytes two{.bytes = stored, .dtype = DType::kF8E4M3, .shape = {2, 2, 2}, .rows = {2, 2}};
+  EXPECT_FALSE(has_own_scales(two, scales));
+  EXPECT_TRUE(all_made_in(LiveForm::kOneScale, linear, nullptr).empty());
+}
+
+TEST(InForm, ScalesOfTheJoinedBecomeOneOrOneForEachRow) {
+  const std::array<float, 4> values = {0.5F, 4.0F, 2.0F, 1.0F};
+  const LiveBytes stored{
+      .bytes = std::as_bytes(std::span(values)), .dtype = DType::kF32, .shape = {4}};
+  LiveBytes codes{.dtype = DType::kF8E4M3, .shape = {5, 1}, .rows = {1, 1, 1, 2}};
+  const auto numbers = [](std::vector<float> list) {
+    const auto bytes = std::as_bytes(std::span(list));
+    return std::vector(bytes.begin(), bytes.end());
+  };
+  EXPECT_EQ(made_in(LiveForm::kLargest, stored, &codes), numbers({4}));
+  EXPECT_EQ(made_in(LiveForm::kOfRows, stored, &codes), numbers({0.5F, 4, 2, 1, 1}));
+  EXPECT_EQ(made_in(LiveForm::kLargestOfRows, stored, &codes), numbers({4, 4, 4, 4, 4}));
+  EXPECT_EQ(all_made_in(LiveForm::kFirst, stored, &codes),
+            (std::vector{numbers({0.5F}), numbers({0.5F, 0.5F, 0.5F, 0.5F, 0.5F})}));
+  codes.rows.pop_back();
+  EXPECT_EQ(made_in(LiveForm::kOfRows, stored, &codes), std::nullopt);
+  EXPECT_EQ(made_in(LiveForm::kLargestOfExperts, stored, &codes), std::nullopt);
+  const LiveBytes of_experts{.bytes = stored.bytes, .dtype = DType::kF32, .shape = {2, 2}};
+  EXPECT_EQ(made_in(LiveForm::kLargestOfExperts, of_experts, nullptr), numbers({4, 2}));
 }
 
 TEST(ComparedName, ModulesOfSeveralNamesAreOne) {
