@@ -8,7 +8,7 @@ answer is put together as its scheduler and its server do. As in sglang_state.py
 is described to those that ask for one, and the branches of CUDA are taken. Parameters of a model on a card are hashed by
 a kernel of Triton, so that kernel runs here too, in Triton's interpreter; `--hash cpu` takes the hash that SGLang has for
 models on CPUs. `--deep-gemm-scales` chooses DeepGEMM for linear layers and experts, as on Blackwell, and then scales are
-packed by SGLang's own copy of that function.
+packed by SGLang's own copy of that function. FP8 per tensor is encoded again as kernels of a card do it (card_rounding.py).
 """
 
 import argparse
@@ -21,6 +21,7 @@ import sys
 # Before Triton and torch are imported: nothing is to be compiled.
 os.environ.update(TRITON_INTERPRET="1", TORCH_COMPILE_DISABLE="1")
 
+import card_rounding
 import ranks
 import sglang_loads
 import sglang_state
@@ -62,6 +63,10 @@ def answer_of_rank(rank, options, meeting):
     if options.deep_gemm_scales:
         choose_deep_gemm()
         options.server = {"fp8_gemm_runner_backend": "deep_gemm", "moe_runner_backend": "deep_gemm"}
+    card_rounding.replace(("sglang.",))
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("sglang.") and hasattr(module, "cutlass_fp8_supported"):
+            module.cutlass_fp8_supported = lambda: True  # of Hopper and Blackwell
     model, _ = sglang_state.load_on_rank(rank, options, meeting)
     from sglang.srt.managers.scheduler_components.weight_updater import _merge_checksum_payloads
     from sglang.srt.utils.weight_checker import WeightChecker

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Writes what vLLM's end point /weight_checker tells of a directory, by vLLM's own code on a CPU.
 
-    vllm_live.py MODEL ANSWER.json [--tp N] [--pp P] [--ep] [--card CARD] [--no-deep-gemm]
+    vllm_live.py MODEL ANSWER.json [--tp N] [--pp P] [--ep] [--card CARD] [--no-deep-gemm] [--mxfp8 KERNEL]
 
 vLLM's own loader loads the weights on each rank, its own process_weights_after_loading processes them, its worker's
 method hashes each parameter, and the answer is put together as its server does. Model, quantization methods, and choice
 of kernels are vLLM's as for a card, which is described where they ask (describe): a compute capability; DeepGEMM, which
 its wheel has; and kernels of its libraries, which answer that they are there. FlashInfer is taken for missing. Replaced
 is what only a card can run: sparse attention (sharded_state.py); kernels of experts, which are made of processed
-weights; the product that decodes kv_b_proj for latent attention; DeepGEMM's layout of scales, which is written here.
+weights; the product that decodes kv_b_proj for latent attention; DeepGEMM's layout of scales, which is written here; the
+rounding of FP8 per tensor (card_rounding.py). Where the kernel that vLLM chooses packs weights, which needs a card, the
+parameters of its module are overwritten: `ingot check` has to say that they are packed, and compare all others.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import pathlib
 import sys
 import types
 
+import card_rounding
 import sharded_state
 
 CAPABILITIES = {"ampere": (8, 0), "hopper": (9, 0), "blackwell": (10, 0)}
@@ -100,7 +103,13 @@ def describe(options):
     everywhere["get_and_maybe_dequant_weights"] = lambda layer, out_dtype=torch.float32: torch.zeros(
         layer.output_size_per_partition, layer.input_size_per_partition, dtype=out_dtype
     )
+    if options.mxfp8:
+        from vllm.model_executor.kernels.linear.mxfp8 import flashinfer
+
+        flashinfer.has_flashinfer = lambda: True
+        flashinfer.has_flashinfer_cutedsl = lambda: options.mxfp8 == "cutedsl"
     of_layers = ("vllm.model_executor.", "vllm.models.", "vllm.utils.", "vllm._custom_ops")
+    card_rounding.replace(of_layers)
     for module in [module for name, module in sys.modules.items() if name.startswith(of_layers)]:
         for name, value in everywhere.items():
             if hasattr(module, name):
@@ -114,6 +123,29 @@ def describe(options):
     torch.Tensor.cuda = lambda tensor, *args, **kwargs: tensor
 
 
+def overwrite_packed(model):
+    """Has modules whose kernel packs weights by functions of a card overwrite their own parameters instead."""
+    import torch
+
+    def overwrite(module):
+        for parameter in module.parameters(recurse=False):
+            parameter.data = torch.full_like(parameter.data.view(torch.uint8) if parameter.dim() else parameter.data, 0x5A)
+
+    def packed(method, usual):
+        def process(layer):
+            try:
+                usual(layer)
+            except (AttributeError, ImportError, NotImplementedError, RuntimeError) as error:
+                print(f"packed by a kernel: {type(layer).__name__}: {str(error)[:200]}", flush=True)
+                overwrite(layer)
+        method.process_weights_after_loading = process
+
+    for module in model.modules():
+        method = getattr(module, "quant_method", None)
+        if method is not None:
+            packed(method, method.process_weights_after_loading)
+
+
 def answer_of_rank(rank, options, meeting):
     import torch
 
@@ -122,6 +154,8 @@ def answer_of_rank(rank, options, meeting):
         from vllm.model_executor.model_loader.utils import process_weights_after_loading
         from vllm.v1.worker.gpu_worker import Worker
 
+        if options.packs:
+            overwrite_packed(model)
         process_weights_after_loading(model, config.model_config, torch.device("cpu"))
         worker = types.SimpleNamespace(parallel_config=config.parallel_config, model_runner=types.SimpleNamespace(get_model=lambda: model))
         worker._weight_checksum_prefix = functools.partial(Worker._weight_checksum_prefix, worker)
@@ -137,7 +171,8 @@ def prepare():
 
     layers = "vllm.model_executor.layers."
     names = ["quantization.fp8", "quantization.modelopt", "quantization.compressed_tensors.compressed_tensors",
-             "fused_moe.layer", *(f"fused_moe.oracle.{name}" for name in ("fp8", "int8", "int_wna16", "nvfp4", "unquantized"))]
+             "fused_moe.layer",
+             *(f"fused_moe.oracle.{name}" for name in ("fp8", "int8", "int_wna16", "mxfp4", "nvfp4", "unquantized"))]
     for name in ["vllm.model_executor.kernels.linear", *(layers + name for name in names),
                  *(f"vllm.model_executor.models.{name}" for name in ("deepseek_v2", "qwen3_moe"))]:
         import_module(name)
@@ -161,6 +196,8 @@ def main():
     parser.add_argument("--ep", action="store_true")
     parser.add_argument("--card", choices=CAPABILITIES, default="hopper")
     parser.add_argument("--no-deep-gemm", dest="deep_gemm", action="store_false", help="as VLLM_USE_DEEP_GEMM=0")
+    parser.add_argument("--mxfp8", choices=["cutedsl", "cutlass"], help="FlashInfer's kernel for linear layers in MXFP8")
+    parser.add_argument("--packs", action="store_true", help="the card's kernels pack some modules")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--engine", default="{}", help="further arguments of the engine, as JSON")
     parser.add_argument("--timeout", type=int, default=600)
