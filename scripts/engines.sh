@@ -3,7 +3,7 @@
 # which takes the options) and compares what they do with scripts/engines/expected.jsonl; without options also what they believe
 # of configs, and the hashes that they tell of loaded weights. By hand: not a test of CTest.
 #
-# Needs Python 3.11 or 3.12 with pip, 8 GB of disk and about 35 minutes on two processors, as many again for the hashes; the
+# Needs Python 3.11 or 3.12 with pip, 8 GB of disk and about 45 minutes on two processors, as many again for the hashes; the
 # packages are those of scripts/engines/requirements.txt, from the index that pip is set to. ENGINES_VENV: where they are put,
 # and found again (default: build/engines). INGOT: the program (default: build/release/cli/ingot, built if it is not there).
 set -euo pipefail

@@ -20,7 +20,8 @@ questions:
   sglang loads        every parameter of SGLang's own model, or of its draft model, is filled by its own
                       loader, to the end of post_load_weights, and tensors are found in them byte for byte;
                       its kernels are replaced by ones that raise, and its GPU by a description
-                      (sglang_loads.py)
+                      (sglang_loads.py); for rank files the state dict of each rank, after both loaders have
+                      processed the weights, is compared with that of the unsliced directory (sglang_state.py)
   transformers loads  with nothing missing, unexpected or mismatched, and greedy answers in FP32
                       against `ingot generate --profile f32`; weights are dequantized while loading
 A row's result is `loads`, the numbers of equal answers and first tokens, the message with which the
@@ -47,6 +48,7 @@ import model_configs
 import ranks
 import released_heads
 import sglang_loads
+import sglang_state
 import sharded_state
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -123,6 +125,12 @@ MIXTURES = ("nvfp4, fp8-block attention", "int4, fp8-block attention")
 FUSED_FORMS = ("bf16", "fp8-block, deepseek", "int8-channel, compressed-tensors", "nvfp4, compressed-tensors", "nvfp4 weight-only, modelopt",
                "int4-group, compressed-tensors", *MIXTURES, "int4 experts, fp8-channel", "fp8-block, deepseek, plain experts",
                "fp8-block, deepseek, plain shared experts")
+# Forms of SGLang's own rank files, and those in which kv_b_proj, which it splits behind the loading, has to be plain.
+RANK_FORMS = ("bf16", "fp8-block, deepseek", "fp8-block, compressed-tensors", "fp8-channel, compressed-tensors", "int8-channel, compressed-tensors")
+PLAIN_SPLIT = {
+    "fp8-channel, compressed-tensors, plain kv_b": ["--to", "fp8-channel", "--rule", "role:kv-b-proj=bf16"],
+    "int8-channel, compressed-tensors, plain kv_b": ["--to", "int8", "--rule", "role:kv-b-proj=bf16"],
+}
 # vLLM allocates and fills these itself if the checkpoint has none: no fault without static activations.
 OWN = ("input_scale", "input_global_scale", "_zero_point")
 PROMPTS = [[1, 5, 9, 12, 33, 7], [2, 200, 17, 17, 201], [11], [90, 80, 70, 60, 50, 40, 30, 20]]
@@ -187,6 +195,17 @@ def rows():
         for form in FUSED_FORMS:
             yield model, form, "hf", "sglang loads"
             yield model, form, "hf, unfused", "sglang loads"
+    for model in (*MODELS, *FURTHER_MODELS):
+        for form in FORMS if model in ("deepseek_v3", "qwen3_moe") else RANK_FORMS[:2]:
+            yield model, form, "sglang-sharded, tp 2", "sglang loads"
+    for form in RANK_FORMS:
+        yield "qwen3_moe", form, "sglang-sharded, tp 2, ep", "sglang loads"
+    for form in PLAIN_SPLIT:
+        for topology in ("tp 2", "tp 2, ep"):
+            yield "deepseek_v3", form, f"sglang-sharded, {topology}", "sglang loads"
+    for form in RANK_FORMS[1:3]:
+        for topology in ("tp 1", "tp 4", "tp 2, ep"):
+            yield "deepseek_v3, released heads", form, f"sglang-sharded, {topology}", "sglang loads"
 
 
 def name_of(model, form, layout, question):
@@ -235,21 +254,22 @@ def convert(ingot, model, form, layout, folder):
     if not source.exists():
         make_source(ingot, model, source)
     ranks = [text for kind, n in topology_of(layout).items() if n for text in (f"--{kind}", str(n))]
-    sharded = ["--layout", "vllm-sharded", *ranks] if "sharded" in layout else []
+    sharded = ["--layout", layout.split(",")[0], *ranks] if "sharded" in layout else []
     is_apart = bool(sharded) and model in SHARED_EMBEDDING
-    if is_apart and "mtp" not in layout:
+    if "sglang-sharded" in sharded or is_apart and "mtp" not in layout:
         sharded += ["--mtp", "drop"]
     files = layout if is_apart else layout.removesuffix(", mtp").removesuffix(", unfused")
     output = folder / re.sub(r"[^a-z0-9]+", "-", f"{model} {form} {files}")
     if output.exists():
         return output, None
-    what = (FORMS | FURTHER_FORMS)[form]
+    what = (FORMS | FURTHER_FORMS | PLAIN_SPLIT)[form]
     if sharded and model in SPARSE:
         # Ranks hold the indexer's wk plain: from the source it would not be what vLLM decodes of FP8.
         source, what = convert(ingot, model, form, "hf", folder)[0], []
     command = [ingot, "convert", source, output, *what, "--quiet", *sharded]
     done = subprocess.run(command, capture_output=True, text=True)
-    return output, re.split(r" \(|: ", one_line(done.stderr, folder).removeprefix("error: "))[0] if done.returncode else None
+    first = re.sub(r"^error: (\d+ faults\n *tensor '[^']*': )?", "", done.stderr)
+    return output, re.split(r" \(|: ", one_line(first, folder))[0] if done.returncode else None
 
 
 def ids_of(ingot, directory, profile):
@@ -272,19 +292,23 @@ def agreement(ours, theirs):
     return f"{equal} of {len(ours)} answers equal, {sum(first)} of {sum(map(len, ours))} tokens before a difference"
 
 
+def states_of(engine, options):
+    """The state dict of each rank as an engine's script loads it, or the message with which it fails."""
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            return engine.states(options)
+    except SystemExit as failure:
+        return str(failure)
+
+
 def vllm_states(directory, layout, sharded):
-    """The state dict of each rank as vLLM loads it, or the message with which it fails."""
     topology = topology_of(layout)
     options = argparse.Namespace(
         model=str(directory / "mtp" if sharded and "mtp" in layout else directory), dtype="bfloat16",
         tp=topology["tp"], pp=topology["pp"], ep=topology["ep"] > 0, mtp="mtp" in layout,
         sharded=sharded, engine="{}", timeout=600,
     )
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            return sharded_state.states(options)
-    except SystemExit as failure:
-        return str(failure)
+    return states_of(sharded_state, options)
 
 
 def vllm_loads(directory, form):
@@ -297,12 +321,11 @@ def vllm_loads(directory, form):
     return f"not filled: {left[0]} (of {len(left)})" if left else f"loads, {sum(map(len, states))} keys"
 
 
-def rank_files_load(directory, unsliced, layout):
-    whole, cut = vllm_states(unsliced, layout, sharded=False), vllm_states(directory, layout, sharded=True)
+def rank_files_load(cut, whole, may_be_unset):
     for states in (cut, whole):
         if isinstance(states, str):
             return states
-    faults = ranks.differences(whole, cut, may_be_unset=True)
+    faults = ranks.differences(whole, cut, may_be_unset)
     return f"{len(faults)} keys differ: {faults[0]}" if faults else f"loads, {sum(map(len, cut))} keys equal to those of the unsliced directory"
 
 
@@ -360,15 +383,25 @@ def import_sglang():
         sglang_loads.prepare()
 
 
-def sglang_loaded(directory, form, layout):
+def sglang_loaded(directory, form, layout, unsliced):
     import_sglang()
     # Its own scheme of INT8 experts has to be named; compressed-tensors' is for NPUs.
-    named = "w8a8_int8" if form == "int8-channel, compressed-tensors" else None
+    named = "w8a8_int8" if form.startswith("int8-channel, compressed-tensors") else None
     options = argparse.Namespace(
         model=directory, card="blackwell" if "fp4" in form or "mxfp8" in form else "hopper", quantization=named,
         own=() if "static" in form else OWN, mtp="mtp" in layout, unfused="unfused" in layout,
     )
-    return in_child(sglang_loads.loads, options) + (f", with --quantization {named}" if named else "")
+    if "sharded" in layout:
+        topology = topology_of(layout)
+        ours = {"unfused": True, "tp": topology["tp"], "ep": topology["ep"] > 0, "timeout": 600}
+        cut, whole = (
+            states_of(sglang_state, argparse.Namespace(**{**vars(options), **ours, "model": d, "sharded": d == directory}))
+            for d in (directory, unsliced)
+        )
+        result = rank_files_load(cut, whole, may_be_unset=False)
+    else:
+        result = in_child(sglang_loads.loads, options)
+    return result + (f", with --quantization {named}" if named else "")
 
 
 def ranks_compute(directory, unsliced, layout):
@@ -470,13 +503,15 @@ def main():
                 result = "ingot refuses: " + refusal
             elif question == "vllm loads":
                 unsliced, _ = convert(ingot, model, form, "hf", folder)
-                result = rank_files_load(directory, unsliced, layout) if "sharded" in layout else vllm_loads(directory, form)
+                result = (rank_files_load(*(vllm_states(d, layout, d == directory) for d in (directory, unsliced)), True)
+                          if "sharded" in layout else vllm_loads(directory, form))
             elif question == "vllm computes":
                 unsliced, _ = convert(ingot, model, form, "hf", folder)
                 result = (ranks_compute(directory, unsliced, layout) if topology_of(layout)["tp"] > 1
                           else vllm_computes(ingot, directory, layout, unsliced))
             elif question == "sglang loads":
-                result = sglang_loaded(directory, form, layout)
+                unsliced, _ = convert(ingot, model, form, "hf", folder)
+                result = sglang_loaded(directory, form, layout, unsliced)
             elif question == "vllm generates":
                 result = in_child(vllm_generates, directory, ingot)
             else:
