@@ -219,6 +219,19 @@ with tempfile.TemporaryDirectory() as work:
     run(0, "compare", f"{work}/coarser", out, "--progress", "never")
     run(2, "compare", f"{work}/coarser", out, "--sources", f"own={own}", says="--reference")
 
+    # For an engine: in its dialect, with the command that serves it, or refused with what it makes of the schemes.
+    for engine, code, says in [("vllm", 0, "vllm serve"), ("transformers", 2, "without their global scales"),
+                               ("vllm-ascend", 2, "does not load"), ("nothing", 2, "line 3: --for 'nothing' is none of")]:
+        text = both_text.replace("rules:", f"for: {engine}\nrules:")
+        run(code, "compose", recipe(f"for-{engine}.yaml", text), f"{work}/for-{engine}", "--progress", "never", says=says)
+    found = weights(f"{work}/for-vllm")  # whose global scales are reciprocals, not always exact ones
+    if any(found[name].parts[key].data != part.data for name, weight in chosen.items()
+           for key, part in weight.parts.items() if key == "weight"):
+        fail("a recipe for vLLM gives other codes")
+    if read_config(f"{work}/for-vllm")["quantization_config"]["quant_method"] != "compressed-tensors":
+        fail("a recipe for vLLM is not written in the dialect that vLLM loads mixtures in")
+    run(0, "compose", f"{work}/for-vllm.yaml", f"{work}/none", "--dry-run", "--for", "sglang", says="sglang.launch_server")
+
     # Ranks: their slices merge to the same model.
     run(0, "compose", both, f"{work}/ranks", "--tp", "2", "--ep", "2", "--tp-fit", "retile", "--verify",
         "structure,weights", "--progress", "never")
@@ -427,21 +440,26 @@ with tempfile.TemporaryDirectory() as work:
     run(2, "compose", text, f"{work}/nan", "--progress", "never", says="NaN")
 
     # Fused weights of two sources have one global scale, or are refused with the remedy.
-    coarse = made("coarse", "--to", "nvfp4", "--search", "amax")
-    fine = made("fine", "--to", "nvfp4", "--search", "mse")
+    fused = [("mlp.experts.0.up_proj", "mlp.experts.0.gate_proj"), ("self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa")]
+    coarse = made("coarse", "--to", "nvfp4", "--search", "amax", "--quantize-attention")
+    fine = made("fine", "--to", "nvfp4", "--search", "mse", "--quantize-attention")
     for stored in read_checkpoint(coarse).values():
-        if stored.name.endswith("mlp.experts.0.up_proj.weight_global_scale"):
+        if stored.name.endswith(tuple(f"{taken}.weight_global_scale" for taken, _ in fused)):
             with open(stored.file, "r+b") as file:
                 file.seek(stored.begin)
                 file.write((np.frombuffer(stored.data, "<f4") * 2).tobytes())
-    fuse = "base: fine\nsources: {up: coarse}\nrules:\n- {match: '*.experts.0.up_proj.weight', from: up}\n"
-    run(2, "compose", recipe("fuse.yaml", fuse), f"{work}/no", says="fused: rescale")
+    fuse = "base: fine\nsources: {up: coarse}\nrules:\n" + "".join(
+        f"- {{match: '*.{taken}.weight', from: up}}\n" for taken, _ in fused)
+    said = run(2, "compose", recipe("fuse.yaml", fuse), f"{work}/no", says="fused: rescale")
+    if not all(f"1.{name}.weight'" in said for pair in fused for name in pair):
+        fail(f"not every pair with two global scales is named: {said}")
     rescaled = os.path.join(work, "rescaled")
     run(0, "compose", recipe("rescale.yaml", fuse + "fused: rescale\n"), rescaled, "--progress", "never")
+    run(0, "rederive", rescaled, "--source", fine, "--with", f"up={coarse}", "--all")
     written, of_fine, of_coarse = weights(rescaled), weights(fine), weights(coarse)
     n_rescaled = 0
     for name, weight in written.items():
-        source = (of_coarse if name.endswith(".experts.0.up_proj.weight") else of_fine)[name]
+        source = (of_coarse if name.endswith(tuple(f".{taken}.weight" for taken, _ in fused)) else of_fine)[name]
         if weight.parts["weight"].data != source.parts["weight"].data:
             fail(f"{name}: its codes have changed with the global scale")
         if weight.scheme != "nvfp4":
@@ -452,8 +470,8 @@ with tempfile.TemporaryDirectory() as work:
         if not np.array_equal(weight.scales, source.scales if ratio == 1 else E4M3[nearest]):
             fail(f"{name}: its block scales are not those of the joint global scale")
         n_rescaled += ratio != 1
-    gate, up = (written[f"model.layers.1.mlp.experts.0.{side}_proj.weight"] for side in ("gate", "up"))
-    if gate.scale_of_all != up.scale_of_all or n_rescaled == 0:
+    pairs = [[written[f"model.layers.1.{name}.weight"].scale_of_all for name in pair] for pair in fused]
+    if any(one != other for one, other in pairs) or n_rescaled < len(fused):
         fail("fused weights still have two global scales")
 
     # Hostile and mistaken recipes: one sentence with the file, and with the line.
@@ -519,6 +537,16 @@ with tempfile.TemporaryDirectory() as work:
     refused(both_text + "overlays: {heads: heads, again: again}\n", "is in an overlay before this one too")
 
     # Another model, and another tokenizer.
+    run(0, "synth", f"{work}/deeper", "--family", "qwen3_moe", "--like", "tiny", "--layers", "3", *SIDES)
+    for base, source, says in [("older", "deeper", "num_hidden_layers 3, the base's has 2"),
+                               ("deeper", "older", "num_hidden_layers 2, the base's has 3")]:
+        refused(f"base: {base}\nsources: {{x: {source}}}\nrules:\n- {{match: 'layers:0-1&role:attention', from: x}}\n",
+                "line 2: 'x': " + f"{work}/{source}: config.json has " + says)
+    said = run(0, "compose", recipe("seeds.yaml", "base: older\nsources: {newer: newer}\nrules:\n"
+                                    "- {match: 'role:attention', from: newer}\n"), f"{work}/none", "--dry-run")
+    for fact in ("1 embedding tensor(s)", "1 head tensor(s)", "2 router tensor(s)"):
+        if f"source 'newer': {fact} have other values than the base's" not in said:
+            fail(f"another training is not told by its {fact}: {said[:600]}")
     other = os.path.join(work, "other")
     run(0, "synth", other, "--family", "deepseek_v32", "--like", "tiny", "--vocab", "640", "--experts", "4")
     refused(f"base: vendor\nsources: {{x: {other}}}\n", "n_routed_experts 4, the base's has 8")
