@@ -54,10 +54,15 @@ constexpr std::array<std::string_view, 11> kReadKeys = {"alpha_pattern",
                                                         "use_rslora",
                                                         "rank_pattern"};
 
-// Initializations that take their part out of the base weights, and those that do not.
-constexpr std::array<std::string_view, 5> kResidual = {"pissa", "olora", "corda", "lora_ga",
-                                                       "loftq"};
-constexpr std::array<std::string_view, 3> kHarmless = {"gaussian", "eva", "orthogonal"};
+// Initializations that take their part out of the base weights, and whether these are the sum of
+// what is left and the first adapter; and initializations that leave them as they are.
+struct Residual {
+  std::string_view name;
+  bool adds_up;
+};
+constexpr std::array<Residual, 5> kResidual = {
+    {{"pissa", true}, {"olora", true}, {"corda", true}, {"lora_ga", true}, {"loftq", false}}};
+constexpr std::array<std::string_view, 4> kHarmless = {"gaussian", "eva", "mica", "orthogonal"};
 
 bool has_entry(const auto& list, std::string_view word) {
   return std::ranges::find(list, word) != list.end();
@@ -75,14 +80,17 @@ bool is_unset(const Json& value) {
               key, value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 80));
 }
 
-std::string read_residual(const JsonFields& fields) {
+void read_residual(const JsonFields& fields, AdapterConfig& config) {
   const Json* init = fields.find("init_lora_weights");
-  if (init == nullptr || init->is_null() || init->is_boolean()) return {};
+  if (init == nullptr || init->is_null() || init->is_boolean()) return;
   const std::string word = init->is_string() ? init->get<std::string>() : "";
-  if (std::ranges::any_of(kResidual, [&](auto name) { return word.starts_with(name); }))
-    return word;
+  for (const Residual& row : kResidual) {
+    if (!word.starts_with(row.name)) continue;
+    config.residual_of = word;
+    config.residual_adds_up = row.adds_up;
+    return;
+  }
   if (!has_entry(kHarmless, word)) refuse_option("init_lora_weights", *init);
-  return {};
 }
 
 std::map<std::string, std::vector<std::uint64_t>> read_token_rows(const Json& value) {
@@ -234,7 +242,7 @@ AdapterConfig parse_adapter_config(std::string_view text, std::string_view where
     if (!is_unset(tokens)) config.token_rows = read_token_rows(tokens);
   });
   config.base_model = text_at(json, "base_model_name_or_path");
-  config.residual_of = lines->at("init_lora_weights", [&] { return read_residual(fields); });
+  lines->at("init_lora_weights", [&] { read_residual(fields, config); });
   config.peft_version = text_at(json, "peft_version");
   return config;
 }

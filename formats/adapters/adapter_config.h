@@ -89,6 +89,7 @@ struct AdapterConfig {
   std::map<std::string, std::vector<std::uint64_t>> token_rows;
   std::string base_model;    ///< `base_model_name_or_path`; empty: not said
   std::string residual_of;   ///< the initialization that left a residual base; empty: none
+  bool residual_adds_up = true;  ///< residual and first adapter are the base: PEFT can convert it
   std::string peft_version;  ///< empty: not said
 
   /// alpha / rank, or alpha / sqrt(rank).

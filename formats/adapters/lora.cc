@@ -441,10 +441,13 @@ void LoraAdapter::add_changes(const Checkpoint& model, ValueChanges& changes, Er
   if (!refused.empty()) {
     faults.add(Error(ErrorCode::kUnsupported,
                      "says init_lora_weights {}, which took a part out of the base: the adapter "
-                     "fits what was left, not the released model ({} tensors, first {}; save it "
-                     "with path_initial_model_for_weight_conversion, or, where this checkpoint is "
-                     "what was left, --allow 'lora-base=PATTERN')",
-                     config.residual_of, refused.size(), refused.front())
+                     "fits what was left, not the released model ({} tensors, first {}; {} "
+                     "--allow 'lora-base=PATTERN')",
+                     config.residual_of, refused.size(), refused.front(),
+                     config.residual_adds_up
+                         ? "save it with path_initial_model_for_weight_conversion, or, where this "
+                           "checkpoint is what was left,"
+                         : "give the checkpoint that was left as the source, with")
                    .in_file((file_.directory() / kAdapterConfigName).string()));
   }
   if (!config.base_model.empty() && !may_be(model, config.base_model)) {

@@ -268,6 +268,13 @@ with tempfile.TemporaryDirectory() as work:
         file.write(b"\xff" * 40)
     run(2, "compose", laid, f"{work}/none", "--dry-run", says="some.safetensors")
 
+    # A base whose codes are only read (INT8 in words) takes none.
+    eight = os.path.join(families, "..", "other_tools", "auto_round_8bit")
+    norm = read_checkpoint(eight)["model.norm.weight"]
+    write_file(f"{work}/scales/some.safetensors", {norm.name: (norm.dtype, norm.shape, norm.data)})
+    run(2, "compose", recipe("eight.yaml", f"base: {eight}\noverlays: {{scales: scales}}\n"), f"{work}/none", "--dry-run",
+        says="convert it first, and put the overlay over")
+
     # An overlay of 24 scalars: the scales of keys and values of 12 layers.
     deep = os.path.join(work, "deep")
     run(0, "synth", deep, "--family", "qwen3_moe", "--like", "tiny", "--layers", "12", *SIDES)

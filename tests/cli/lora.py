@@ -16,8 +16,10 @@ from container import read_file, write_file  # noqa: E402
 from numbers_of_bits import E4M3, bf16, round_bf16  # noqa: E402
 
 ingot, golden, families = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
-# What PEFT's FP32 merge has in three roundings is here in one; DoRA's norm is summed in another order there.
-ROUNDED_OTHERWISE = {"plain-gauss", "rslora", "patterns", "dora", "stacked-gate-up-rslora", "per-expert-dora"}
+# What PEFT's FP32 merge has in three roundings is here in one; DoRA's norm is summed in another order there; a part of the
+# base that an adapter started with was taken out and comes back.
+ROUNDED_OTHERWISE = {"plain-gauss", "rslora", "patterns", "dora", "stacked-gate-up-rslora", "per-expert-dora", "from-corda",
+                     "from-eva", "from-lora_ga", "from-mica", "from-olora", "from-orthogonal", "from-pissa"}
 
 
 def run(*arguments, fails=None):
@@ -491,8 +493,10 @@ def hostile(temp):
     for option in ("kasa_config", "layer_replication", "alora_invocation_tokens", "use_qalora", "use_bdlora",
                    "arrow_config", "velora_config", "monteclora_config", "of_next_year"):
         bad([in_line(1), option], {option: [[0, 1]]})
-    bad("init_lora_weights", {"init_lora_weights": "mica"})
-    bad(["pissa", "lora-base"], {"init_lora_weights": "pissa_niter_4"})
+    bad("init_lora_weights", {"init_lora_weights": "of_next_year"})
+    for start in ("pissa_niter_4", "olora", "corda", "lora_ga"):
+        bad([start, "path_initial_model_for_weight_conversion", "lora-base"], {"init_lora_weights": start})
+    bad(["loftq", "give the checkpoint that was left as the source"], {"init_lora_weights": "loftq"})
     bad("rank 4", {"r": 3})
     bad("no lora_B", {}, {a_name: some[a_name]})
     for nothing in (np.nan, np.inf):

@@ -249,12 +249,15 @@ with tempfile.TemporaryDirectory() as work:
 
     # In one pass as in two: statistics and scales of the whole model, by the numbers that experts have there.
     json.dump(lists_of(pruned), open(at("same.json"), "w"))
-    in_nvfp4 = ["--to", "nvfp4", "--importance", at("stats")]
+    in_nvfp4 = ["--to", "nvfp4", "--importance", at("stats"), "--activations", "static", "--activation-scales", at("stats")]
     expect(0, "", "prune", example, at("one-pass"), *asked, *in_nvfp4)
     expect(0, "", "convert", example, at("nvfp4"), *in_nvfp4)
     expect(0, "", "prune", at("nvfp4"), at("two-passes"), "--keep-map", at("same.json"), "--no-measure")
     same(at("one-pass"), at("two-passes"))
     expect(0, "PASS", "verify", example, at("one-pass"))
+    expect(0, "", "rederive", at("one-pass"), "--source", example, "--all", "--with", f"importance={at('stats')}",
+           "--with", f"activation-scales={at('stats')}")
+    assert any(name.endswith("mlp.experts.11.up_proj.input_global_scale") for name in tensors_of(at("one-pass")))
     expect(0, "", "convert", example, at("plain"), "--to", "bf16")
     in_grid = ["--to", "fp8", "--scales-from", example, "--no-measure"]
     expect(0, "", "prune", at("plain"), at("grid"), "--keep-map", at("same.json"), *in_grid)

@@ -158,6 +158,14 @@ def judge_search(weight, values, candidates, choices):
     return own > best * (1 + 1e-4) + slack + 1e-300
 
 
+def product_error(weight):
+    """The relative error of scales that are stored as products: Ascend's static form has those with the input scale, in
+    FP32, where small ones lose digits."""
+    if "deq_scale" not in weight.parts:
+        return np.float64(0)
+    return 2.0**-22 + 2.0**-149 / weight.products.astype(np.float64)
+
+
 def judge_scales(weight, values, choices, peers, source_scheme):
     """Which blocks have a scale that the format does not give; and words about the whole."""
     scheme, stored = weight.scheme, weight.scales
@@ -167,9 +175,7 @@ def judge_scales(weight, values, choices, peers, source_scheme):
         return min(wrong, key=np.count_nonzero), ""
     if kind_of(scheme) == "int8":
         wanted = np.maximum(amax_of(values, weight.block) / F32(127), F32(2.0**-23))
-        # Ascend's static form stores the product with the input scale.
-        slack = wanted * F32(2.0**-22) if "deq_scale" in weight.parts else 0
-        return np.abs(stored - wanted) > slack, ""
+        return np.abs(stored - wanted) > wanted * product_error(weight), ""
     if scheme in ("mxfp4", "mxfp8"):
         return stored != power_of_two_of_group(amax_of(values, weight.block), 2 if scheme == "mxfp4" else 8), ""
     if scheme == "nvfp4":
@@ -196,8 +202,7 @@ def judge_encoding(weight, values, choices, peers, source_scheme):
     of the same module. Where the values come from codes, a scale may also be one that loses nothing."""
     complaints = []
     with np.errstate(all="ignore"):
-        # Ascend's static form stores the product with the input scale.
-        slack = np.abs(values) * F32(2.0**-22) if "deq_scale" in weight.parts else F32(0)
+        slack = np.abs(values) * product_error(weight).astype(F32)
         differs = ~(np.abs(weight.values - values) <= slack) & (weight.values != values)
         is_exact = ~(blocks_of(differs.astype(F32), weight.block).any(-1))
         wrong, words = judge_scales(weight, values, choices, peers, source_scheme)
@@ -220,8 +225,7 @@ def judge_codes(weight, values):
         nearest = encoded(kind_of(weight.scheme), values, weight.spread, weight.zeros)
         own = np.abs(weight.values.astype(np.float64) - values)
         best = np.abs(nearest.astype(np.float64) - values)
-        # Ascend's static form stores a product: one more rounding than the scale under which codes were chosen.
-        slack = np.abs(values) * 2.0**-20 if "deq_scale" in weight.parts else 0
+        slack = np.abs(values) * product_error(weight) * 4
         far = ~(own <= np.where(np.isnan(best), np.inf, best) + slack)
     if not far.any():
         return []

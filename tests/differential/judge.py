@@ -42,7 +42,7 @@ WRITTEN = {
     ("mxfp4", "mxfp4"): {"scales": ("U8", "grid")},
 }
 # SGLang joins their scales, where two of shape [1] would make a [2].
-FUSED_BY_SGLANG = re.compile(r"(?:q_a_proj|kv_a_proj_with_mqa)\.")
+FUSED_BY_SGLANG = re.compile(r"(?:q_a_proj|kv_a_proj_with_mqa|\.attn\.(?:wq_a|wkv))\.")
 # Of a matrix of n rows and k columns in blocks of r x c.
 SHAPES = {
     "": lambda n, k, r, c: (),

@@ -49,6 +49,7 @@ class Weight:
     scales: np.ndarray = None  # one per block, as F32: the stored number, without a global one
     block: tuple = None  # rows and columns that share a scale
     scale_of_all: float = None  # NVFP4's global scale
+    products: np.ndarray = None  # of the scales with those of inputs, where these are stored
     divides: bool = False
     spread: np.ndarray = None  # the effective scale of each element
     zeros: np.ndarray = None  # the zero point of each element, where there are some that are stored
@@ -180,7 +181,8 @@ def decode_int8(weight, parts, config):
         product = whole_numbers(stored).astype("<i4").view("<f4") if stored.dtype == "I64" else numbers(stored)
         weight.scheme = "int8-channel"
         inputs = numbers(parts["input_scale"]).reshape((-1,) + (1,) * (len(shape) - 1))  # of a stack one per expert
-        scales = product.reshape(shape[:-1] + (1,)) / (inputs if len(shape) > 2 else inputs[0])
+        weight.products = product.reshape(shape[:-1] + (1,))
+        scales = weight.products / (inputs if len(shape) > 2 else inputs[0])
         return decode(weight, codes, scales, (1, shape[-1]))
     scale = parts.get("weight_scale") or parts.get("weight_scale_inv") or parts.get("scale")
     if scale is None:

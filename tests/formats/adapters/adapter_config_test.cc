@@ -43,7 +43,8 @@ TEST(AdapterConfig, RefusesWhatAddsOtherwise) {
     expect_error(ErrorCode::kUnsupported, row.words,
                  [&] { parse_adapter_config(row.text, kWhere); });
   for (const char* text : {R"({"use_qalora": false, "arrow_config": null, "key_of_next_year": {}})",
-                           R"({"init_lora_weights": "gaussian", "modules_to_save": ["norm"]})"})
+                           R"({"init_lora_weights": "gaussian", "modules_to_save": ["norm"]})",
+                           R"({"init_lora_weights": "mica"})"})
     EXPECT_TRUE(parse_adapter_config(text, kWhere).residual_of.empty());
   EXPECT_EQ(parse_adapter_config(R"({"init_lora_weights": "pissa_niter_4"})", kWhere).residual_of,
             "pissa_niter_4");

@@ -2,16 +2,22 @@
 """Adapters of other shapes than their base, and of transposed layers, with PEFT's own merge in FP32.
 record_peft.py [FOLDER]: writes conv1d/base, and conv1d/* and dense/* next to this file, or below FOLDER.
 
-Needs torch, transformers, peft and safetensors. All numbers are random with fixed seeds and multiples of powers of
-two, as those of the other adapters here: B A is exact in FP32. `merged.safetensors` has the tensors that differ from
-the base after merge_and_unload(), under the names of the base's file."""
+Needs torch, transformers, peft, attrs and safetensors. All numbers are random with fixed seeds and multiples of powers
+of two, as those of the other adapters here: B A is exact in FP32; those of `from-*`, which start at parts of the base,
+are not. `merged.safetensors` has the tensors that differ from the base after merge_and_unload(), under the names of the
+base's file; of `from-*` they are those of the model that was trained, not of the files, which PEFT converted where the
+start took a part out of the base."""
 import json
 import pathlib
 import sys
+import tempfile
 
 import torch
 import transformers
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import EvaConfig, LoraConfig, PeftModel, get_peft_model, initialize_lora_eva_weights
+from peft.tuners.lora.config import CordaConfig, LoraGAConfig
+from peft.tuners.lora.corda import preprocess_corda
+from peft.tuners.lora.loraga import preprocess_loraga
 from safetensors.torch import load_file, save_file
 
 here = pathlib.Path(__file__).resolve().parent
@@ -72,15 +78,22 @@ def record(base, name, resize=None, **options):
     folder = out / base.parent.name / name
     model.save_pretrained(folder)
     (folder / "README.md").unlink()
-    path = folder / "adapter_config.json"
-    config = json.loads(path.read_text())
-    config["base_model_name_or_path"] = f"ingot-vectors/{base.parent.name}"
-    path.write_text(json.dumps(config, indent=2, sort_keys=True))
+    name_base(folder, base)
     # From the files, as a reader has them.
     model = open_base(base)
     if resize:
         model.resize_token_embeddings(resize, mean_resizing=False)
-    merged = PeftModel.from_pretrained(model, folder).merge_and_unload().state_dict()
+    save_merged(PeftModel.from_pretrained(model, folder).merge_and_unload().state_dict(), base, folder)
+
+
+def name_base(folder, base):
+    path = folder / "adapter_config.json"
+    config = json.loads(path.read_text())
+    config["base_model_name_or_path"] = f"ingot-vectors/{base.parent.name}"
+    path.write_text(json.dumps(config, indent=2, sort_keys=True))
+
+
+def save_merged(merged, base, folder):
     before = load_file(base / "model.safetensors")
     prefix = "transformer." if base.parent.name == "conv1d" else ""
     changed = {}
@@ -89,9 +102,42 @@ def record(base, name, resize=None, **options):
         after = merged[of].to(torch.float32).contiguous()
         if after.shape != values.shape or not torch.equal(after, values.to(torch.float32)):
             changed[own] = after.clone()
-    assert changed, name
+    assert changed, folder
     save_file(changed, folder / "merged.safetensors")
-    print(name, {own: tuple(values.shape) for own, values in changed.items()})
+    print(folder.name, {own: tuple(values.shape) for own, values in changed.items()})
+
+
+def record_start(base, start, **options):
+    """An adapter that starts at parts of the base, or at its activations or gradients, and is trained a little."""
+    torch.manual_seed(len(start))
+    random.manual_seed(len(start))
+    model = open_base(base)
+    rows = [torch.randint(0, 96, (1, 12), generator=random) for _ in range(3)]
+    own = {"corda": ("corda_config", CordaConfig), "eva": ("eva_config", EvaConfig), "lora_ga": ("lora_ga_config", LoraGAConfig)}
+    if start in own:
+        options[own[start][0]] = own[start][1]()
+    config = LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "k_proj"], layers_to_transform=[1], init_lora_weights=start, **options)
+    if start == "corda":
+        preprocess_corda(model, config, run_model=lambda: [model(row) for row in rows])
+    if start == "lora_ga":
+        preprocess_loraga(model, config, lambda: [model(row, labels=row).loss.backward() for row in rows])
+    model = get_peft_model(model, config)
+    if start == "eva":
+        initialize_lora_eva_weights(model, [{"input_ids": row} for row in rows])
+    folder = out / base.parent.name / f"from-{start}"
+    with tempfile.TemporaryDirectory() as first:
+        model.peft_config["default"].init_lora_weights = True  # or loading would take the part out of the base again
+        model.save_pretrained(first)
+        model.peft_config["default"].init_lora_weights = start
+        with torch.no_grad():
+            for name, parameter in sorted(model.named_parameters()):
+                if "lora_" in name:
+                    parameter.add_(grid(parameter, 1024))
+        converted = {"path_initial_model_for_weight_conversion": first} if start in ("corda", "lora_ga", "olora", "pissa") else {}
+        model.save_pretrained(folder, **converted)
+    (folder / "README.md").unlink()
+    name_base(folder, base)
+    save_merged(model.merge_and_unload().state_dict(), base, folder)
 
 
 base = conv1d()
@@ -104,3 +150,6 @@ record(dense, "tokens-of-both", target_modules=["q_proj"],
 record(dense, "more-tokens", resize=101, target_modules=["q_proj"], modules_to_save=["embed_tokens", "lm_head"])
 record(dense, "fewer-tokens", resize=90, target_modules=["q_proj"], modules_to_save=["embed_tokens", "lm_head"])
 record(dense, "more-tokens-adapted", resize=97, target_modules=["embed_tokens", "lm_head"])
+for start in ("corda", "eva", "lora_ga", "mica", "orthogonal", "pissa"):
+    record_start(dense, start)
+record_start(dense, "olora", use_rslora=True)
