@@ -17,6 +17,9 @@ and bailing_hybrid without layer_group_size: layers behind the last whole group 
 in the class.
 --models: also makes a model of random weights of each small config, by the class that `own` names, saves it, and compares
 logits and greedy tokens (`verify --reference`). If transformers cannot compute it, it is opened and planned as BF16.
+--draws N: also N models of each small config in other sizes, drawn by --seed: widths, heads, experts, layers, windows,
+epsilons, factors; hidden states behind each layer are compared, too, where the class gives them. What the class itself
+refuses, or cannot compute, is no row.
 --write DIR: writes NAME.saved.json and NAME.own.json.
 --only TEXT: only configs whose name has TEXT.
 
@@ -31,11 +34,14 @@ import json
 import math
 import os
 import pathlib
+import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+
+import record_reference
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Keys of every config that a class has no field for, and that say nothing of its words.
@@ -54,6 +60,8 @@ def arguments():
     parser.add_argument("configs", type=pathlib.Path, nargs="*", metavar="CONFIG")
     parser.add_argument("--absent", action="store_true")
     parser.add_argument("--models", action="store_true")
+    parser.add_argument("--draws", type=int, default=0, metavar="N")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", type=pathlib.Path, metavar="DIR")
     parser.add_argument("--only", default="", metavar="TEXT")
     return parser.parse_args()
@@ -249,8 +257,51 @@ def unquantized(config):
             if key != "quantization_config"}
 
 
-def model_rows(ingot, name, config, own):
-    """Logits of a model of random weights, in torch and here."""
+def resized(document, draw):
+    """The config in other sizes, as far as its keys tell."""
+    document = copy.deepcopy(unquantized(document))
+    text = next((document[k] for k in ("text_config", "llm_config", "thinker_config") if isinstance(document.get(k), dict)), document)
+    n_layers = text.get("num_hidden_layers")
+    more_layers, wider, heads = draw.choice((0, 1, 2)), draw.choice((1, 2)), draw.choice((1, 2))
+    is_headed = isinstance(text.get("head_dim"), int) or "kv_lora_rank" in text
+    for key, value in list(text.items()):
+        if isinstance(value, list) and n_layers and len(value) == n_layers and "pattern" not in key:
+            text[key] = [value[layer % n_layers] for layer in range(n_layers + more_layers)]
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            continue
+        if key == "num_hidden_layers":
+            text[key] = value + more_layers
+        elif key == "hidden_size":
+            text[key] = value * wider
+        elif re.search("intermediate_size|ffn_dim", key):
+            text[key] = value * draw.choice((1, 2, 3))
+        elif re.search("^num_(attention|key_value)_heads$", key) and is_headed:
+            text[key] = value * heads
+        elif re.search("^(num_local|num|n_routed)_experts$", key) and value > 1:
+            text[key] = value * draw.choice((1, 2))
+        elif key == "vocab_size":
+            text[key] = value + draw.choice((0, 5, 32))
+        elif key == "sliding_window" and value > 0:
+            text[key] = draw.randrange(3, 13)
+        elif re.search("norm_eps$|layer_norm_epsilon$", key):
+            text[key] = draw.choice((1e-6, 1e-5, 1e-3))
+        elif key in ("routed_scaling_factor", "rope_theta"):
+            text[key] = value * draw.choice((0.5, 1, 4))
+    return document
+
+
+def states_of(model, ids):
+    """Hidden states behind each layer, where the class has them in the usual shape."""
+    try:
+        found = record_reference.record(model, ids, 0)
+    except Exception:
+        return {}
+    states = {name: state for name, state in found.items() if name.startswith("hidden.")}
+    return states if all(state.dim() == 2 for state in states.values()) else {}
+
+
+def model_rows(ingot, name, config, own, has_states=False):
+    """Logits of a model of random weights, in torch and here. `has_states`: of hidden states too."""
     import torch
     import transformers
     from safetensors.torch import save_file
@@ -292,7 +343,8 @@ def model_rows(ingot, name, config, own):
             codes = [ingot.run(*words, "--json")[0::2] for words in
                      (("check", folder, "--no-hashes"), ("convert", folder, folder.with_suffix(".out"), "--to", "bf16", "--dry-run"))]
             return [why] + [f"model: exits {code}: {short(error)}" for code, error in codes if code]
-        save_file({"prompt0.input_ids": ids[0], "prompt0.logits_last": logits[-1].float().contiguous()}, str(recorded),
+        states = states_of(getattr(model, inner) if inner else model, ids[0].tolist()) if has_states else {}
+        save_file({"input_ids": ids[0], "logits_last": logits[-1].float().contiguous(), **states}, str(recorded),
                   metadata={"source": f"transformers {transformers.__version__}"})
         code, document, error = ingot.run("verify", folder, "--reference", recorded, "--profile", "f32",
                                           "--json")
@@ -335,6 +387,16 @@ def rows_of(given, name, path, work):
                      if not text.startswith(("released refused", "both refused")) and text not in known]
     if is_tried and given.models:
         rows += [("model", text) for text in model_rows(ingot, name, config, own)]
+    if given.draws and is_small(ingot, document):
+        for n in range(given.draws):
+            other = resized(document, random.Random(f"{given.seed} {name} {n}"))
+            try:
+                drawn = load(other)
+                own = own_words(drawn, save(drawn))
+            except Exception:
+                continue
+            found = model_rows(ingot, name, drawn, own, has_states=True)
+            rows += [(f"draw {n}", text + " " + json.dumps(own)) for text in found if not found[0].startswith("no model by")]
     return True, rows
 
 
