@@ -55,7 +55,7 @@ constexpr std::uint32_t bits(Forms... forms) {
 constexpr Cell kSame{bits(LiveForm::kAsStored)}, kTurned{bits(LiveForm::kTransposed)};
 constexpr Cell kOneNumber{bits(LiveForm::kLargest)};
 constexpr Cell kMarlin{0, "Marlin"}, kMarlinOrHumming{0, "Marlin or Humming"};
-// The same as on other cards, where Marlin did not take it.
+// A cell of other cards, for one on which Marlin may have taken the weight.
 constexpr Cell unless_marlin(Cell cell) {
   return {cell.forms, "Marlin", cell.is_alike};
 }
@@ -278,7 +278,7 @@ constexpr FormRow kFormRows[] = {
      {kTurned, kTurned, kTurned}},
     {Engine::kSglang, SchemeId::kInt8Channel, Where::kBoth, Piece::kAny, {kSame, kSame, kSame}},
     {Engine::kSglang, SchemeId::kInt8Block, Where::kBoth, Piece::kAny, {kSame, kSame, kSame}},
-    // As vLLM; linear layers of dialect deepseek keep their codes, and have a scale for each row.
+    // Linear layers of dialect deepseek keep their codes, with a scale for each row; else as vLLM.
     {Engine::kSglang,
      SchemeId::kFp8Tensor,
      Where::kExperts,

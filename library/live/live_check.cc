@@ -229,7 +229,7 @@ std::vector<Expected> expected_of(const convert::Plan& plan, const LiveAnswer& a
         const auto shape = plan.part_cut(plan.tensors[piece.tensor], piece.part).slice_shape();
         at.rows.push_back(shape.empty() ? 1 : shape[0]);
       }
-      // Whether tensors are encoded again together is another choice than how.
+      // Parameters of one tensor are not encoded again, whatever the kernel does with joined ones.
       at.kind = fmt::format("{} {}{}", formats::scheme_facts(first.to).name, word,
                             joined.n_parts > 1 ? " joined" : "");
       at.n_bytes = formats::dtype_bits(joined.spec.dtype) *

@@ -128,8 +128,8 @@ def overwrite_packed(model):
     import torch
 
     def overwrite(module):
-        for parameter in module.parameters(recurse=False):
-            parameter.data = torch.full_like(parameter.data.view(torch.uint8) if parameter.dim() else parameter.data, 0x5A)
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            setattr(module, name, torch.nn.Parameter(parameter.detach().to(torch.uint8).fill_(0x5A), requires_grad=False))
 
     def packed(method, usual):
         def process(layer):
