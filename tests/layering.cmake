@@ -1,5 +1,5 @@
-# Checks every #include "folder/..." of the product against the layers and rooms of docs/architecture.md, and that no
-# folder is too full.
+# Checks every #include "folder/..." of the product against the layers and rooms of docs/architecture.md, that no folder
+# is too full, and that no number or word is read by the locale of the program that loads the library.
 # Usage: cmake -DROOT=<source dir> -P layering.cmake
 cmake_minimum_required(VERSION 3.25)
 
@@ -56,8 +56,12 @@ foreach(layer IN LISTS layers)
         list(APPEND violations "${source}: ${layer}/${room} is no room of ${layer} (name it in rooms_${layer})")
       endif()
     endif()
-    file(STRINGS ${ROOT}/${source} includes REGEX "^#include \"")
-    foreach(line IN LISTS includes)
+    file(STRINGS ${ROOT}/${source} lines REGEX "^#include \"|strto[df][(]|std::to(lower|upper)[(]")
+    foreach(line IN LISTS lines)
+      if(line MATCHES "strto[df]|std::to(lower|upper)")
+        list(APPEND violations "${source}: ${CMAKE_MATCH_0} obeys the host's locale (see formats/base/words.h)")
+        continue()
+      endif()
       math(EXPR checked "${checked} + 1")
       if(NOT line MATCHES "^#include \"([a-z]+)/(([a-z_/]+)/)?[a-z0-9_-]+[.]h\"")
         list(APPEND violations "${source}: ${line} (include by path from the root)")

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
 #include <map>
 #include <set>
 
@@ -385,12 +384,10 @@ std::uint64_t parse_group_size(std::string_view word) {
 }
 
 float parse_input_scale(std::string_view word) {
-  const std::string text(word);
-  char* end = nullptr;
-  const float scale = std::strtof(text.c_str(), &end);
-  if (text.empty() || *end != '\0' || !std::isfinite(scale) || !(scale > 0))
+  const auto scale = number_from<float>(word);
+  if (!scale || !std::isfinite(*scale) || !(*scale > 0))
     throw Error(ErrorCode::kInvalidArgument, "--input-scale '{}' is no number above zero", word);
-  return scale;
+  return *scale;
 }
 
 // The choice is one of these words, in the order of its values.
@@ -450,12 +447,10 @@ std::string parse_directory(std::string_view word) {
 }
 
 void take_lora_scale(std::string_view name, std::string_view word, Recipe& recipe) {
-  const std::string text(word);
-  char* end = nullptr;
-  const double scale = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0' || !std::isfinite(scale))
+  const auto scale = number_from<double>(word);
+  if (!scale || !std::isfinite(*scale))
     throw Error(ErrorCode::kInvalidArgument, "{} '{}' is no number", name, word);
-  recipe.choices.lora_options.scale = scale;
+  recipe.choices.lora_options.scale = *scale;
 }
 
 void take_expert_order(std::string_view name, std::string_view word, Recipe& recipe) {

@@ -1,7 +1,6 @@
 #include "formats/adapters/lora.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <set>
 
@@ -18,12 +17,6 @@
 namespace ingot::formats {
 namespace {
 
-std::string lower(std::string_view text) {
-  std::string low(text);
-  for (char& c : low) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return low;
-}
-
 std::string_view last_part(std::string_view path) {
   while (path.ends_with('/')) path.remove_suffix(1);
   return path.substr(path.rfind('/') + 1);
@@ -33,9 +26,9 @@ std::string_view last_part(std::string_view path) {
 /// begins with its last word.
 bool may_be(const Checkpoint& model, std::string_view base) {
   if (const auto snapshot = hub_snapshot_at(model.directory()))
-    return lower(snapshot->model) == lower(base);
-  const std::string here = lower(model.directory().filename().string());
-  return here.starts_with(lower(last_part(base)));
+    return lower_case(snapshot->model) == lower_case(base);
+  const std::string here = lower_case(model.directory().filename().string());
+  return here.starts_with(lower_case(last_part(base)));
 }
 
 /// Files of a tokenizer that the adapter's folder has, and the model's does not, or not so.

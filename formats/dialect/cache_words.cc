@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <string>
 
+#include "formats/base/words.h"
 #include "formats/config/config_meaning.h"
 #include "formats/dialect/modelopt.h"
 #include "formats/json/json.h"
@@ -61,8 +61,7 @@ DeclaredCache declared_by(const Json& value) {
     return is_fp8 ? DeclaredCache::kFp8 : DeclaredCache::kOther;
   }
   if (!value.is_string()) return DeclaredCache::kOther;
-  std::string word = value.get<std::string>();
-  std::ranges::transform(word, word.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string word = lower_case(value.get_ref<const std::string&>());
   // `static` is AutoFP8's word, of quant_method fp8.
   constexpr std::array<std::string_view, 4> kFp8Words = {"fp8", "fp8_e4m3", "float8_e4m3fn",
                                                          "static"};

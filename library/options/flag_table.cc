@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <cstdlib>
 #include <vector>
 
 #include "formats/base/error.h"
@@ -208,17 +207,15 @@ std::size_t threads_of(std::size_t given) {
 }
 
 std::uint64_t parse_size(std::string_view text, std::string_view option) {
-  // strtod by itself would also take exponents and hexadecimal digits.
+  // A number by itself may also have an exponent.
   const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
-  const std::string copy(text.substr(0, digits));
-  char* end = nullptr;
-  const double number = std::strtod(copy.c_str(), &end);
-  const bool starts_with_digit = digits > 0 && text[0] != '.' && *end == '\0';
+  const auto number = number_from<double>(text.substr(0, digits));
+  const bool starts_with_digit = number && text[0] != '.';
   const std::size_t blank = digits < text.size() && text[digits] == ' ' ? 1 : 0;
   const std::string unit = upper_case(text.substr(digits + blank));
   for (const Unit& row : kUnits) {
     if (!starts_with_digit || unit != row.name) continue;
-    const double bytes = number * row.bytes;
+    const double bytes = *number * row.bytes;
     // 2^62 keeps sums of a few sizes within 64 bits.
     if (std::isfinite(bytes) && bytes >= 1 && bytes <= 4611686018427387904.0)
       return static_cast<std::uint64_t>(bytes);
