@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/stop_scope.h"
 #include "formats/checkpoint/checkpoint_files.h"
 #include "formats/json/json.h"
 #include "formats/overlay.h"
@@ -25,6 +26,7 @@ Hash128 hash_of_files(const Checkpoint& tensors) {
   for (std::uint32_t file = 0; file < files.size(); ++file) {
     hasher.update(std::as_bytes(std::span(files[file].name)));
     for (std::uint64_t at = 0; at < files[file].n_bytes; at += kHashStep) {
+      StopScope::check();
       bytes.resize(std::min(kHashStep, files[file].n_bytes - at));
       tensors.read_file(file, at, bytes);
       hasher.update(bytes);
@@ -118,8 +120,8 @@ void EditedTensors::add_changes(const Checkpoint& model, ValueChanges& changes, 
                         right[1] == tensor.shape[1];
       if (!fits) {
         fault(*edit.left, ErrorCode::kShapeMismatch,
-              fmt::format("has shape {}, and lora_A {}: a pair [{{rows}}, rank] and [rank, "
-                          "{{cols}}] changes a matrix, and '{}' has shape {}",
+              fmt::format("has shape {}, and lora_A {}: a pair [rows, rank] and [rank, cols] "
+                          "changes a matrix, and '{}' has shape {}",
                           shape_text(left), shape_text(right), name, shape_text(tensor.shape)));
         continue;
       }

@@ -37,15 +37,15 @@ void find_changes(Plan& plan, ErrorList& refusals) {
     editor->add_changes(plan.source, plan.changes, refusals, plan.warnings);
   for (auto& [index, changes] : plan.changes) {
     std::ranges::stable_sort(changes, {}, &ValueChange::matrix);
-    const ValueChange* scaled = nullptr;
+    std::vector<const ValueChange*> scaled;
     for (const ValueChange& change : changes) {
       if (!change.lengths) continue;
-      if (scaled != nullptr && meet(*scaled, change)) {
+      if (std::ranges::any_of(scaled, [&](const auto* one) { return meet(*one, change); })) {
         refusals.add(ErrorCode::kUnsupported, plan.source.tensors()[index].name,
                      "would be scaled to the lengths of two adapters with DoRA (fold one, and the "
                      "other into its output)");
       }
-      scaled = &change;
+      scaled.push_back(&change);
     }
   }
 }

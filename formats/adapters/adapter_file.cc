@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/stop_scope.h"
 #include "formats/checkpoint/checkpoint_files.h"
 #include "formats/container/safetensors.h"
 
@@ -131,6 +132,7 @@ Hash128 hash_of_both(std::string_view config, const AdapterTensors& tensors) {
   std::vector<std::byte> bytes;
   const std::uint64_t n_bytes = tensors.files().front().n_bytes;
   for (std::uint64_t at = 0; at < n_bytes; at += kAdapterHashStep) {
+    StopScope::check();
     bytes.resize(std::min(kAdapterHashStep, n_bytes - at));
     tensors.bytes().read_file(0, at, bytes);
     hasher.update(bytes);
@@ -145,15 +147,15 @@ AdapterFile AdapterFile::open(const std::filesystem::path& directory) {
   file.directory_ = directory;
   const auto config_path = directory / kAdapterConfigName;
   const auto weights_path = directory / kAdapterWeightsName;
-  if (!stamp_of(config_path)) {
+  const auto config_stamp = stamp_of(config_path), weights_stamp = stamp_of(weights_path);
+  if (!config_stamp) {
     throw Error(ErrorCode::kNotFound,
                 "has no {} (--lora takes the directory of one adapter that PEFT saved)",
                 kAdapterConfigName)
         .in_file(directory.string());
   }
-  if (!stamp_of(weights_path)) refuse_weights(directory);
-  for (const auto& path : {config_path, weights_path})
-    file.stamps_.emplace_back(path, *stamp_of(path));
+  if (!weights_stamp) refuse_weights(directory);
+  file.stamps_ = {{config_path, *config_stamp}, {weights_path, *weights_stamp}};
   const std::string config = read_text_file(config_path, kMaxAdapterConfigBytes);
   file.config_ = parse_adapter_config(config, config_path.string());
 
@@ -257,6 +259,15 @@ void AdapterFile::sort_tensors() {
     if (!has_pair && (module.a != kNoTensor || module.b != kNoTensor)) {
       fault(std::min(module.a, module.b), ErrorCode::kCorrupt,
             fmt::format("has no lora_{} next to it", module.a != kNoTensor ? "B" : "A"));
+    }
+    for (const std::uint32_t half : {module.a, module.b}) {
+      const std::size_t n_dimensions = half == kNoTensor ? 2 : stored[half].shape.size();
+      if (n_dimensions != 2 && n_dimensions != 3) {
+        fault(half, ErrorCode::kShapeMismatch,
+              fmt::format("has shape {}, and a half of a low-rank pair has two or three dimensions "
+                          "(save the adapter with PEFT again)",
+                          shape_text(stored[half].shape)));
+      }
     }
     const bool has_lengths = module.lengths != kNoTensor;
     if (has_pair && config_.has_lengths && !has_lengths && !module.is_embedding) {

@@ -133,7 +133,8 @@ class Reshaping {
       head_ = row;
       head_given_ = stored;
       const Shape& shape = adapter_.tensor(stored).shape;
-      if (shape.size() == 2) sizes_.emplace(shape.front(), stored);
+      if (shape.size() == 2 && shape.back() == config.hidden_size)
+        sizes_.emplace(shape.front(), stored);
     }
   }
 

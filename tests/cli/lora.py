@@ -546,6 +546,7 @@ def hostile(temp):
     refuse(temp, "DoRA of an embedding", {**config, "use_dora": True}, {**{name: own for name, own in tensors.items()
            if "embed_tokens" in name}, **lengths})
     bad("lora_A", {}, {name: own[:, :, None, None] for name, own in some.items()})
+    bad("two or three dimensions", {}, {name: np.ones(()) for name in some})
     # Accepted where the user says so.
     folder = adapter(temp / "a-pissa", {"r": 4, "lora_alpha": 8, "init_lora_weights": "pissa"}, some)
     run("convert", base, temp / "refused", "--lora", folder, "--allow", "lora-base=*.k_proj.weight", fails="lora-base")
