@@ -300,10 +300,9 @@ class Pruning {
       entries.push_back(static_cast<std::uint32_t>(n));
     Shape shape = stored.shape;
     shape[side] = entries.size();
-    const std::uint64_t before =
-        std::accumulate(stored.shape.begin(),
-                        stored.shape.begin() + static_cast<std::ptrdiff_t>(side), std::uint64_t{1},
-                        std::multiplies<>());
+    const std::uint64_t before = std::accumulate(
+        stored.shape.begin(), stored.shape.begin() + static_cast<std::ptrdiff_t>(side),
+        std::uint64_t{1}, std::multiplies<>());
     const std::uint64_t whole = stored.n_bytes / before, entry = whole / stored.shape[side];
     View view{.nest = Nest(8, {{.n = before, .stride = whole},
                                {.n = entries.size(), .pieces = 1},
@@ -361,11 +360,10 @@ class Pruning {
                             .router = router_of(tensor),
                             .n_experts = n_before(tensor),
                             .kept = experts};
-    View view{
-        .nest = Nest(8, {{.n = stored.n_bytes, .stride = 1}}),
-        .pieces = {{.stored = index}},
-        .make = [table](const Checkpoint& source) { return redirected(source, table); },
-        .made_dtype = stored.dtype};
+    View view{.nest = Nest(8, {{.n = stored.n_bytes, .stride = 1}}),
+              .pieces = {{.stored = index}},
+              .make = [table](const Checkpoint& source) { return redirected(source, table); },
+              .made_dtype = stored.dtype};
     tensor.encoding.stored = StoredParts(view_.add(stored.name, stored.shape, std::move(view)));
     put(std::move(tensor));
   }
@@ -456,9 +454,8 @@ KeptExperts parse_kept_experts(const Json& document, std::string_view where) {
   if (has_layers && document.contains(kNumberKey)) {
     const auto number = whole_number(document.at(kNumberKey), ConfigKeys::kMaxCount);
     if (!number)
-      faults.add(
-          Error(ErrorCode::kInvalidArgument, "'{}' is no number of experts", kNumberKey).in_file(
-              where));
+      faults.add(Error(ErrorCode::kInvalidArgument, "'{}' is no number of experts", kNumberKey)
+                     .in_file(where));
     kept.n_experts = number.value_or(0);
   }
   for (const auto& [name, list] : layers.items()) {
@@ -473,9 +470,9 @@ KeptExperts parse_kept_experts(const Json& document, std::string_view where) {
                        "'{}' is no layer (its number, or a name such as model.layers.3.mlp)", name)
                      .in_file(where));
     } else if (!kept.layers.emplace(*layer, std::move(experts)).second) {
-      faults.add(Error(ErrorCode::kInvalidArgument, "layer {} has a second list, '{}'", *layer,
-                       name)
-                     .in_file(where));
+      faults.add(
+          Error(ErrorCode::kInvalidArgument, "layer {} has a second list, '{}'", *layer, name)
+              .in_file(where));
     }
   }
   faults.throw_if_any();
@@ -545,12 +542,12 @@ KeptExperts complete_list(const Checkpoint& source, KeptExperts kept,
       fault(fmt::format("layer {} has no experts that could be left out", layer));
     const std::uint64_t n_experts = experts_of(config, layer);
     if (!experts.empty() && experts.back() >= n_experts)
-      fault(fmt::format("layer {} has no expert {} (the model has 0 to {})", layer, experts.back(),
-                        n_experts - 1));
+      fault(fmt::format("layer {} has no expert {} (it has {}, from 0 on)", layer, experts.back(),
+                        n_experts));
   }
-  const auto last = std::ranges::find_if(
-      layers.rbegin(), layers.rend(),
-      [&](std::uint32_t layer) { return layer < config.num_hidden_layers; });
+  const auto last = std::ranges::find_if(layers.rbegin(), layers.rend(), [&](std::uint32_t layer) {
+    return layer < config.num_hidden_layers;
+  });
   for (const std::uint32_t layer : layers) {
     if (kept.layers.contains(layer)) continue;
     const auto model = last == layers.rend() ? kept.layers.end() : kept.layers.find(*last);
@@ -586,8 +583,7 @@ KeptExperts complete_list(const Checkpoint& source, KeptExperts kept,
     throw Error(ErrorCode::kInvalidArgument, "{} of {} experts cannot stay: {}{}", experts.size(),
                 experts_of(config, layer), found,
                 fits ? fmt::format("; the nearest number that fits is {} (--keep {})", *fits,
-                                   static_cast<double>(*fits) /
-                                       static_cast<double>(kept.n_experts))
+                                   static_cast<double>(*fits) / static_cast<double>(kept.n_experts))
                      : "; no smaller number fits");
   }
   if (!is_even(kept))
@@ -626,8 +622,7 @@ bool has_numbers_of(const ModelConfig& config, const KeptExperts& kept) {
 
 std::vector<KeptExperts> recorded_experts(const Manifest& output) {
   std::vector<KeptExperts> lists;
-  const Json& recorded =
-      json_member(json_member(output.recipe, "choices"), "kept_experts");
+  const Json& recorded = json_member(json_member(output.recipe, "choices"), "kept_experts");
   if (recorded.is_array()) {
     for (const Json& list : recorded) lists.push_back(parse_kept_experts(list, kManifestName));
   }
@@ -651,11 +646,12 @@ Checkpoint with_experts_kept_as_in(Checkpoint source, const Manifest& output) {
                                known ? &*known : nullptr);
   }
   if (lists.empty() || has_numbers_of(source.config(), lists.back())) return source;
-  throw Error(ErrorCode::kMismatch,
-              "has {} experts in a layer; the output was made of a model with {}, of which it keeps "
-              "{} (give that one)",
-              source.config().n_routed_experts, lists.back().n_experts,
-              lists.back().layers.begin()->second.size())
+  throw Error(
+      ErrorCode::kMismatch,
+      "has {} experts in a layer; the output was made of a model with {}, of which it keeps "
+      "{} (give that one)",
+      source.config().n_routed_experts, lists.back().n_experts,
+      lists.back().layers.begin()->second.size())
       .in_file(source.directory().string());
 }
 

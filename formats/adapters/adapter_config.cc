@@ -17,42 +17,42 @@ namespace {
 
 constexpr std::size_t kMaxExpressions = 10'000;
 
-// Keys that change nothing in the sum: they chose where an adapter was made, how it was trained, or
-// tell where it comes from.
-constexpr std::array<std::string_view, 23> kIdleKeys = {"auto_mapping",
-                                                        "base_model_name_or_path",
-                                                        "bias",
-                                                        "corda_config",
-                                                        "ensure_weight_tying",
-                                                        "eva_config",
-                                                        "exclude_modules",
-                                                        "inference_mode",
-                                                        "layers_pattern",
-                                                        "layers_to_transform",
-                                                        "loftq_config",
-                                                        "lora_dropout",
-                                                        "lora_ga_config",
-                                                        "megatron_config",
-                                                        "megatron_core",
-                                                        "modules_to_save",
-                                                        "peft_version",
-                                                        "qalora_group_size",
-                                                        "revision",
-                                                        "runtime_config",
-                                                        "target_modules",
-                                                        "target_parameters",
-                                                        "task_type"};
-constexpr std::array<std::string_view, 11> kReadKeys = {"alpha_pattern",
-                                                        "fan_in_fan_out",
-                                                        "init_lora_weights",
-                                                        "lora_alpha",
-                                                        "lora_bias",
-                                                        "peft_type",
-                                                        "r",
-                                                        "trainable_token_indices",
-                                                        "use_dora",
-                                                        "use_rslora",
-                                                        "rank_pattern"};
+// Keys that are read below, and those that change nothing in the sum: they chose where an adapter
+// was made, how it was trained, or tell where it comes from.
+constexpr std::array<std::string_view, 34> kKnownKeys = {"alpha_pattern",
+                                                         "auto_mapping",
+                                                         "base_model_name_or_path",
+                                                         "bias",
+                                                         "corda_config",
+                                                         "ensure_weight_tying",
+                                                         "eva_config",
+                                                         "exclude_modules",
+                                                         "fan_in_fan_out",
+                                                         "inference_mode",
+                                                         "init_lora_weights",
+                                                         "layers_pattern",
+                                                         "layers_to_transform",
+                                                         "loftq_config",
+                                                         "lora_alpha",
+                                                         "lora_bias",
+                                                         "lora_dropout",
+                                                         "lora_ga_config",
+                                                         "megatron_config",
+                                                         "megatron_core",
+                                                         "modules_to_save",
+                                                         "peft_type",
+                                                         "peft_version",
+                                                         "qalora_group_size",
+                                                         "r",
+                                                         "rank_pattern",
+                                                         "revision",
+                                                         "runtime_config",
+                                                         "target_modules",
+                                                         "target_parameters",
+                                                         "task_type",
+                                                         "trainable_token_indices",
+                                                         "use_dora",
+                                                         "use_rslora"};
 
 // Initializations that take their part out of the base weights, and whether these are the sum of
 // what is left and the first adapter; and initializations that leave them as they are.
@@ -213,7 +213,7 @@ AdapterConfig parse_adapter_config(std::string_view text, std::string_view where
                 type);
   });
   for (const auto& [key, value] : json.items()) {
-    if (!has_entry(kIdleKeys, key) && !has_entry(kReadKeys, key) && !is_unset(value))
+    if (!has_entry(kKnownKeys, key) && !is_unset(value))
       lines->at(key, [&, &key = key, &value = value] { refuse_option(key, value); });
   }
   AdapterConfig config;
