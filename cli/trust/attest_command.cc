@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -45,6 +46,7 @@ using formats::Statement;
 constexpr std::string_view kInToto = "in-toto", kModelSigning = "model-signing";
 constexpr std::size_t kMostPassphrase = 1024;
 constexpr int kPromptMilliseconds = 200;
+constexpr double kMostDescriptor = 2147483647;
 constexpr std::size_t kMostDifferences = 20;
 
 struct AttestFlags {
@@ -112,6 +114,14 @@ std::string asked_passphrase(const AttestFlags& flags) {
   errors() << '\n';
   ::close(terminal);
   return text;
+}
+
+// The file that has this code: the program, or the library that another program loaded.
+fs::path own_file() {
+  Dl_info found{};
+  if (session().is_of_program || ::dladdr(&kInToto, &found) == 0)
+    return fs::read_symlink("/proc/self/exe");
+  return found.dli_fname;
 }
 
 fs::path bundle_path(const AttestFlags& flags, std::string_view form) {
@@ -207,7 +217,7 @@ int run_signing(const AttestFlags& flags) {
         provenance_of(flags.directory, flags.given,
                       {.source_uri = flags.source_uri,
                        .builder_id = flags.builder_id,
-                       .tool = fs::read_symlink("/proc/self/exe"),
+                       .tool = own_file(),
                        .phase = [&](std::string_view phase) { progress.begin(phase); },
                        .progress = [&](std::uint64_t done,
                                        std::uint64_t total) { progress.update(done, total); }});
@@ -381,7 +391,7 @@ std::function<int()> declare_attest(FlagTable& table) {
                                &flags->passphrase_fd,
                                "descriptor that gives the passphrase of the key (default: the "
                                "terminal is asked)",
-                               {.idle = of_signing}},
+                               {.range = NumberRange{0, kMostDescriptor}, .idle = of_signing}},
                               threads_flag(&flags->threads)});
   table.add(FlagGroup::kReport, {progress_flag(&flags->progress), json_flag(&answer().is_json)});
   table.footer =

@@ -284,6 +284,7 @@ def keys(out):
     asked(sign, signal.SIGINT, -signal.SIGINT, b"")
     expect(not os.path.exists(os.path.join(out, "model.sig")), "no key, no signature")
     run(2, *sign, "--passphrase-fd", "77", says="descriptor 77")
+    run(2, *sign, "--passphrase-fd", "4294967295", says="--passphrase-fd")
     # A wrong one by descriptor, and none.
     for text in (b"sesame\n", b""):
         reading, writing = os.pipe()

@@ -4,9 +4,11 @@
 Environment: INGOT_LIBRARY, and PYTHONPATH with the package. CHECKPOINT is examples/tiny-v32; the examples of DOCUMENT
 are run with it."""
 
+import base64
 import ctypes
 import doctest
 import filecmp
+import hashlib
 import json
 import os
 import pickle
@@ -226,6 +228,16 @@ class Package(unittest.TestCase):
                 "role:attention=bf16", "--mtp", "drop")
         self.assertEqual(same_bytes("by-python", "by-words"), [])
         self.assertTrue(calls and all(done <= total or total == 0 for _, done, total in calls))
+
+    def test_a_statement_names_the_library(self):
+        ingot.convert("tiny-v32", "stated", layers="0")
+        shutil.copy(os.path.join(os.path.dirname(DOCUMENT), "../tests/golden/oms/signers/p256.pem"), "key.pem")
+        os.chmod("key.pem", 0o600)
+        ingot.attest("stated", "key.pem", source="tiny-v32")
+        signed = read_json("stated/ingot.intoto.json")["dsseEnvelope"]["payload"]
+        tool, = json.loads(base64.b64decode(signed))["predicate"]["runDetails"]["builder"]["builderDependencies"]
+        with open(os.environ["INGOT_LIBRARY"], "rb") as file:
+            self.assertEqual(tool["digest"]["sha256"], hashlib.sha256(file.read()).hexdigest())
 
     def test_reports_are_those_of_the_command_line(self):
         def printed(*words):
