@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What fewer experts cost the bundled model: the table of docs/prune.md, on standard output.
+"""Measures the cost of fewer experts for the bundled model: the table of docs/prune.md, on standard output.
 prune_cost.py INGOT EXAMPLE DOCUMENTS
 
 DOCUMENTS is tests/golden/tiny-v32/val_docs.json. Experts are ranked by its documents with even numbers; perplexity, KL

@@ -24,7 +24,7 @@ import sys
 import ranks
 import sglang_loads
 
-# What a module of layers or models was told of the processor as it was imported.
+# Facts of the processor that modules of layers and models keep from their import.
 PROCESSORS = {"_is_cuda": True, "_is_cpu": False, "_is_cpu_amx_available": False, "_is_cpu_arm64": False}
 PROCESSING = tuple(
     "sglang.srt.layers." + name for name in ("quantization", "linear", "moe", "attention.dsa.dsa_indexer")

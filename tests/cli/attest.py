@@ -161,7 +161,7 @@ def derived(out, source, key, public, **inputs):
 
 
 def without_records(folder):
-    """As another tool's."""
+    """Makes an output look like one of another tool."""
     for name in ["ingot.json", "ingot.tensors.jsonl.zst"]:
         os.remove(os.path.join(folder, name))
     return folder
@@ -272,7 +272,7 @@ def asked(words, typed, status, says):
 
 
 def keys(out):
-    """Who may sign, and by what words."""
+    """Keys that may sign, and passphrases."""
     public = os.path.join(signers, "p256.pub.pem")
     encrypted = key_of("p256-encrypted.pem")
     sign = ["attest", out, "--key", encrypted, "--form", "model-signing"]

@@ -29,7 +29,7 @@ PY
 }
 within() { python3 -c 'import sys; sys.exit(not abs(float(sys.argv[1]) - float(sys.argv[2])) <= 0.05)' "$1" "$2"; }
 
-# Of these two schemes the files tell the bits of every layer that counts.
+# With these two schemes the files tell the bits of every layer that counts.
 two=(--bits-from nvfp4,fp8)
 for bits in 5 6.2; do
   "$ingot" convert "$example" "$work/$bits" --bits $bits "${two[@]}" --importance "$stats" --progress never >/dev/null 2>&1 || fail "--bits $bits"

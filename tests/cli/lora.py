@@ -16,7 +16,7 @@ from container import read_file, write_file  # noqa: E402
 from numbers_of_bits import E4M3, bf16, round_bf16  # noqa: E402
 
 ingot, golden, families = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
-# What PEFT's FP32 merge has in three roundings is here in one; DoRA's norm is summed in another order there; a part of the
+# PEFT's FP32 merge rounds three times, and this one once; DoRA's norm is summed in another order there; a part of the
 # base that an adapter started with was taken out and comes back.
 ROUNDED_OTHERWISE = {"plain-gauss", "rslora", "patterns", "dora", "stacked-gate-up-rslora", "per-expert-dora", "from-corda",
                      "from-eva", "from-lora_ga", "from-mica", "from-olora", "from-orthogonal", "from-pissa"}

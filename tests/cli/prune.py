@@ -214,7 +214,7 @@ with tempfile.TemporaryDirectory() as work:
     assert len(lists_of(pruned)) == 5, "the MTP layer has a list of its own"
     asked = ["--keep", "0.75", "--statistics", at("stats"), "--no-measure"]
 
-    # As every conversion: in parts, cut for ranks, with another scheme, continued; of what was pruned before, too.
+    # Like every conversion: in parts, cut for ranks, with another scheme, continued; also from a pruned source.
     for part in ("0/2", "1/2"):
         expect(0, "", "prune", example, at("parts"), *asked, "--part", part)
     expect(0, "", "join", at("parts"))
@@ -352,7 +352,7 @@ with tempfile.TemporaryDirectory() as work:
     open(at("nan.safetensors"), "wb").write(data)
     refuse("nan", "--keep", "0.75", "--statistics", at("nan.safetensors"))
 
-    # What it costs: the full model next to it.
+    # Its cost: the full model next to it.
     if is_all:
         for share in (pruned, half):
             report = json.loads(expect(0, "", "verify", example, share, "--levels", "layers,draft", "--text", text, "--json"))

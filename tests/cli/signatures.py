@@ -78,7 +78,7 @@ def public_key(path):
 
 
 def by_library(signature, folder, public):
-    """As a program that imports the package."""
+    """Verifies like a program that imports the package."""
     paths = model_signing.hashing.Config().set_ignored_paths(paths=[signature], ignore_git_paths=True)
     config = model_signing.verifying.Config().use_elliptic_key_verifier(public_key=public).set_hashing_config(paths)
     config.verify(folder, signature)
