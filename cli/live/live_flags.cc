@@ -170,7 +170,8 @@ void declare_live(FlagTable& table, LiveFlags& flags) {
         {.excludes = {"--live-answer", "--engine", "--deep", "--source-of"}, .value_name = "URL"}},
        {"--live-answer",
         &flags.answer,
-        "compare an answer that was fetched otherwise, or by LLM.collective_rpc",
+        "compare an answer that was fetched otherwise, or by LLM.collective_rpc, or the checksum.json "
+        "of SGLang's presharded weights",
         {.excludes = {"--engine", "--deep", "--source-of"}, .kind = ValueKind::kFile}},
        {"--live-ep",
         &flags.ep,

@@ -8,6 +8,7 @@
 #include <span>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "formats/base/error.h"
 #include "formats/base/hash.h"
@@ -23,7 +24,7 @@ using formats::JsonFields;
 
 namespace {
 
-constexpr std::size_t kSha256Hex = 64, kShortHex = 16;
+constexpr std::size_t kSha256Hex = 64, kShortHex = 16, kLedgerHex = 32;
 constexpr std::uint32_t kMostLiveRanks = 4096;
 constexpr std::string_view kDraftPrefix = "draft";
 
@@ -129,7 +130,7 @@ LiveAnswer sglang_answer(const Json& json, std::string_view where) {
     throw Error(ErrorCode::kUnsupported, "SGLang refuses: {}", printable(whole.text("message", "")))
         .in_file(where);
   }
-  LiveAnswer answer{.engine = Engine::kSglang};
+  LiveAnswer answer{.engine = Engine::kSglang, .hash = LiveHash::kSum};
   RankTable ranks(where);
   for (const Json& entry : whole.array("ranks")) {
     const JsonFields rank(entry, where, "ranks");
@@ -165,6 +166,97 @@ LiveAnswer sglang_answer(const Json& json, std::string_view where) {
   return answer;
 }
 
+// The sum over a rank's names and digests: what was cut or changed on the way shows here.
+std::uint64_t sum_of_rank(const LiveRank& rank) {
+  std::uint64_t total = 0;
+  for (const auto& [name, digest] : rank.digests) {
+    const std::string text = name + ":" + digest;
+    total += hash_bytes(std::as_bytes(std::span(text))).high;
+  }
+  return total;
+}
+
+// The ledger of a start with --load-format presharded: presharded/TP-{n}-sig-{hex}/checksum.json.
+LiveAnswer ledger_answer(const Json& json, std::string_view where) {
+  constexpr std::uint64_t kVersion = 1;
+  const JsonFields whole(json, where);
+  if (whole.number("version") != kVersion) whole.refuse("version", "is not known (1 is)");
+  const JsonFields config(whole.get("shard_config"), where, "shard_config");
+  const std::uint32_t tp = config.number32("tp"), pp = config.number32("pp");
+  const std::uint64_t n_ranks = std::uint64_t{tp} * pp;
+  if (n_ranks == 0 || n_ranks > kMostLiveRanks || whole.number("world_size") != n_ranks)
+    whole.refuse("world_size", "is not that of the ranks of shard_config");
+  for (const char* key : {"dp", "moe_dp_size"}) {
+    if (config.optional_number32(key).value_or(1) > 1)
+      throw Error(ErrorCode::kUnsupported, "is of an engine with several groups for experts ({})",
+                  key)
+          .in_file(where);
+  }
+  if (config.optional_number32("ep_num_redundant_experts").value_or(0) > 0)
+    throw Error(ErrorCode::kUnsupported, "is of an engine with redundant experts").in_file(where);
+  LiveAnswer answer{.engine = Engine::kSglang, .hash = LiveHash::kLedger};
+  answer.ep = config.number32("ep");
+  RankTable table(where);
+  const Json& reads = whole.get("rank_to_reads");
+  if (!reads.is_object()) whole.refuse("rank_to_reads", "is no object");
+  for (const auto& [key, list] : reads.items()) {
+    std::string_view rest = key;
+    const auto number = take_number(rest, "");
+    if (!number || !rest.empty() || *number >= n_ranks || !list.is_array())
+      whole.refuse("rank_to_reads", fmt::format("has no list of a rank at '{}'", printable(key)));
+    const auto rank = static_cast<std::uint32_t>(*number);
+    const LivePlace place{.dp = 0, .pp = rank / tp, .tp = rank % tp};
+    table.add(place);
+    for (const Json& entry : list) {
+      const JsonFields read(entry, where, "rank_to_reads");
+      std::string name = read.text("name");
+      std::string digest = digest_from(read.get("stored_key"), kLedgerHex, name, where);
+      table.add(place, std::move(name), std::move(digest));
+    }
+  }
+  table.give(answer);
+  const JsonFields sums(whole.get("rank_checksums"), where, "rank_checksums");
+  for (const LiveRank& rank : answer.ranks) {
+    const std::string key = fmt::to_string(rank.place.pp * tp + rank.place.tp);
+    if (sums.text(key.c_str()) != fmt::format("{:016x}", sum_of_rank(rank)))
+      sums.refuse(key.c_str(), "is not that of the digests of its rank");
+  }
+  if (answer.ranks.size() != n_ranks) whole.refuse("rank_to_reads", "has not all ranks");
+  return answer;
+}
+
+// Words of torch for the dtypes that parameters have in SGLang.
+std::string_view torch_name(formats::DType dtype) {
+  using enum formats::DType;
+  switch (dtype) {
+    case kBf16:
+      return "torch.bfloat16";
+    case kF16:
+      return "torch.float16";
+    case kF32:
+      return "torch.float32";
+    case kF8E4M3:
+      return "torch.float8_e4m3fn";
+    case kF8E8M0:
+      return "torch.float8_e8m0fnu";
+    case kI8:
+      return "torch.int8";
+    case kU8:
+      return "torch.uint8";
+    case kI32:
+      return "torch.int32";
+    case kI64:
+      return "torch.int64";
+    default:
+      return "";
+  }
+}
+
+// The text of a tuple in Python: (3, 4), (3,), ().
+std::string tuple_text(const formats::Shape& shape) {
+  return fmt::format("({}{})", fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
+}
+
 // Sum and mixing of 32 bits as in MurmurHash3.
 constexpr std::uint32_t mixed(std::uint32_t x) {
   x ^= x >> 16;
@@ -189,12 +281,13 @@ LiveAnswer parse_live_answer(std::string_view text, std::string_view where) {
   if (json.is_array() || (json.is_object() && json.contains("checksums")))
     return vllm_answer(json, where);
   if (json.is_object() && json.contains("success")) return sglang_answer(json, where);
+  if (json.is_object() && json.contains("rank_to_reads")) return ledger_answer(json, where);
   for (const char* key : {"detail", "error"}) {
     if (const std::string fact = formats::text_at(json, key); !fact.empty())
       throw Error(ErrorCode::kUnsupported, "the engine refuses: {}", printable(fact))
           .in_file(where);
   }
-  refuse_answer(where, "is no answer of vLLM's or SGLang's end point");
+  refuse_answer(where, "is no answer of vLLM's or SGLang's end point, and no ledger");
 }
 
 SumOfWords::SumOfWords(std::uint64_t n_bytes)
@@ -243,15 +336,24 @@ std::string SumOfWords::finish_hex() {
   return fmt::format("{:016x}", x);
 }
 
+LiveDigest::LiveDigest(LiveHash hash, formats::DType dtype, const formats::Shape& shape)
+    : hash_(hash),
+      sum_(formats::dtype_bits(dtype) * formats::element_count(shape).value() / 8) {
+  const std::string begin = tuple_text(shape) + std::string(torch_name(dtype));
+  ledger_.update(std::as_bytes(std::span(begin)));
+}
+
 void LiveDigest::update(std::span<const std::byte> bytes) {
+  if (hash_ == LiveHash::kLedger) return ledger_.update(bytes);
   sha_.update(bytes);
-  if (engine_ == Engine::kSglang)
+  if (hash_ == LiveHash::kSum)
     sum_.update({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
 std::vector<std::string> LiveDigest::finish() {
+  if (hash_ == LiveHash::kLedger) return {ledger_.finish().hex()};
   const std::string sha = sha_.finish_hex();
-  if (engine_ != Engine::kSglang) return {sha};
+  if (hash_ == LiveHash::kSha256) return {sha};
   return {sum_.finish_hex(), sha.substr(0, kShortHex)};
 }
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,10 +11,13 @@
 
 #include "engines/row/engine.h"
 #include "formats/base/hash.h"
+#include "formats/container/dtype.h"
+#include "formats/container/tensor.h"
 
 // The hashes of loaded weights that running engines tell (docs/trust.md, "The running engine").
 // Sources: vLLM 0.33, entrypoints/serve/weight_checker and v1/worker/gpu_worker.py; SGLang 0.5.23,
-// entrypoints/http_server.py, utils/weight_checker.py and kernels/ops/memory/gpu_tensor_hash.py.
+// entrypoints/http_server.py, utils/weight_checker.py, kernels/ops/memory/gpu_tensor_hash.py, and
+// PreshardedModelLoader in model_loader/loader.py.
 
 namespace ingot::engines {
 
@@ -33,11 +37,20 @@ struct LiveRank {
   std::map<std::string, std::string, std::less<>> digests;
 };
 
-/// An answer, as any of an engine's end points gives it.
+/// Digests that engines tell.
+enum class LiveHash : std::uint8_t {
+  kSha256,  ///< SHA-256 of the bytes: vLLM
+  kSum,     ///< SGLang's sum of words; of models on a CPU, the begin of SHA-256
+  kLedger,  ///< XXH3-128 of shape, dtype and bytes: SGLang's checksum.json of presharded weights
+};
+
+/// An answer, as any of an engine's end points gives it, or a ledger of loaded weights.
 struct LiveAnswer {
   Engine engine{};
+  LiveHash hash{};
   std::uint32_t dp = 1, pp = 1, tp = 1;  ///< ranks of each kind; dp: that of attention
   std::vector<LiveRank> ranks;           ///< ranks by place
+  std::optional<std::uint32_t> ep;       ///< ranks that share experts; nullopt: not told
   std::uint64_t n_drafts = 0;            ///< parameters of draft models, which are left out
 };
 
@@ -47,9 +60,10 @@ std::string_view live_path(Engine engine);
 /// Longest answer that is read: a model of 61 layers on 8 ranks has 2 MB.
 inline constexpr std::uint64_t kMaxLiveBytes = std::uint64_t{256} << 20;
 
-/// Reads the answer of vLLM's or SGLang's end point, or the list of LLM.collective_rpc(
-/// "compute_weight_checksums"), with a dictionary for each worker. Throws kCorrupt for any other
-/// text, kUnsupported for an error that the engine tells, and for context parallelism.
+/// Reads the answer of vLLM's or SGLang's end point, the list of LLM.collective_rpc(
+/// "compute_weight_checksums"), with a dictionary for each worker, or the ledger (checksum.json) of
+/// SGLang's presharded weights. Throws kCorrupt for any other text, kUnsupported for an error that
+/// the engine tells, for context parallelism and for redundant experts.
 LiveAnswer parse_live_answer(std::string_view text, std::string_view where);
 
 /// SGLang's 64-bit hash of a tensor on a GPU, computed piece by piece: a sum of independent words.
@@ -71,19 +85,20 @@ class SumOfWords {
   std::uint32_t a_ = 0, b_ = 0, pending_ = 0, n_pending_ = 0, n_in_tile_ = 0;
 };
 
-/// The digests of a parameter's bytes that an engine may tell, computed piece by piece: SHA-256 by
-/// vLLM; by SGLang the sum of words, or for models on a CPU the begin of SHA-256.
+/// The digests of a parameter's bytes that an engine may tell, computed piece by piece.
 class LiveDigest {
  public:
-  LiveDigest(Engine engine, std::uint64_t n_bytes) : engine_(engine), sum_(n_bytes) {}
+  /// `dtype`, `shape`: those that the parameter has in the engine.
+  LiveDigest(LiveHash hash, formats::DType dtype, const formats::Shape& shape);
   void update(std::span<const std::byte> bytes);
   /// All that an engine may tell of these bytes.
   [[nodiscard]] std::vector<std::string> finish();
 
  private:
-  Engine engine_;
+  LiveHash hash_;
   Sha256 sha_;
   SumOfWords sum_;
+  ChunkHasher ledger_;
 };
 
 }  // namespace ingot::engines

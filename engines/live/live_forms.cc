@@ -765,6 +765,46 @@ bool is_scale_in_f32(SchemeId scheme, std::string_view part) {
           scheme == SchemeId::kFp8Tensor || scheme == SchemeId::kInt8Channel);
 }
 
+LiveBytes as_formed(LiveForm form, const LiveBytes& stored, std::span<const std::byte> bytes) {
+  using enum LiveForm;
+  LiveBytes formed{.bytes = bytes, .dtype = stored.dtype, .shape = stored.shape};
+  const std::size_t n = stored.shape.size(), numbers = bytes.size() / sizeof(float);
+  switch (form) {
+    case kTransposed:
+    case kTurnedByRows:
+    case kOneScale:
+      if (n == 2) std::swap(formed.shape[0], formed.shape[1]);
+      break;
+    case kDecoded:
+    case kDecodedPowers:
+      formed.dtype = formats::DType::kBf16;
+      break;
+    case kPackedPowers:
+    case kPackedRounded: {
+      formed.dtype = formats::DType::kI32;
+      std::size_t words = (formed.shape[n - 1] + 3) / 4;
+      formed.shape[n - 1] = words;
+      for (std::size_t i = 0; i + 2 < n; ++i) words *= formed.shape[i];
+      formed.shape[n - 2] = numbers / std::max<std::size_t>(1, words);
+      break;
+    }
+    case kLargest:
+    case kLargestReciprocal:
+      formed.shape = {};
+      break;
+    case kLargestOfExperts:
+      formed.shape = {numbers};
+      break;
+    case kOfRows:
+    case kLargestOfRows:
+      formed.shape = {numbers, 1};
+      break;
+    default:
+      break;
+  }
+  return formed;
+}
+
 std::string compared_name(std::string_view name) {
   std::string text(name);
   for (const NameRow& row : kNameRows) {

@@ -93,6 +93,9 @@ bool are_codes_and_scales(std::string_view one, std::string_view other);
 /// True if a part is scales, which engines hold in FP32 whatever the files have.
 bool is_scale_in_f32(formats::SchemeId scheme, std::string_view part);
 
+/// The bytes of another form with the dtype and the shape that SGLang gives them.
+LiveBytes as_formed(LiveForm form, const LiveBytes& stored, std::span<const std::byte> bytes);
+
 /// The name under which both sides are compared: modules have several names in an engine, and
 /// engines several names for one module.
 std::string compared_name(std::string_view name);

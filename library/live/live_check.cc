@@ -62,6 +62,8 @@ struct Expected {
   std::string name;                   ///< name in the engine, else in the files
   std::string kind;                   ///< kind of parameter for which kernels are chosen
   engines::LiveForms forms;
+  formats::DType dtype{};
+  formats::Shape shape;
   std::uint64_t n_bytes = 0;
   bool is_quantized = false;
   bool shares_scale = false;  ///< codes of tensors that each have one scale
@@ -232,6 +234,8 @@ std::vector<Expected> expected_of(const convert::Plan& plan, const LiveAnswer& a
       // Parameters of one tensor are not encoded again, whatever the kernel does with joined ones.
       at.kind = fmt::format("{} {}{}", formats::scheme_facts(first.to).name, word,
                             joined.n_parts > 1 ? " joined" : "");
+      at.dtype = joined.spec.dtype;
+      at.shape = joined.spec.shape;
       at.n_bytes = formats::dtype_bits(joined.spec.dtype) *
                    formats::element_count(joined.spec.shape).value() / 8;
       if (const ToldNames::Told* found = told.find(place, at.compared)) {
@@ -251,15 +255,15 @@ bool is_told(const Expected& at, const std::vector<std::string>& digests) {
   return at.told != nullptr && std::ranges::find(digests, *at.told) != digests.end();
 }
 
-std::vector<std::string> digests_of(engines::Engine engine, std::span<const std::byte> bytes) {
-  engines::LiveDigest digest(engine, bytes.size());
-  digest.update(bytes);
+std::vector<std::string> digests_of(engines::LiveHash hash, const LiveBytes& of) {
+  engines::LiveDigest digest(hash, of.dtype, of.shape);
+  digest.update(of.bytes);
   return digest.finish();
 }
 
 // Zeros are what is left where nothing was loaded, or all was reset.
 bool is_of_zeros(const LiveAnswer& answer, const Expected& at) {
-  engines::LiveDigest digest(answer.engine, at.n_bytes);
+  engines::LiveDigest digest(answer.hash, at.dtype, at.shape);
   const std::vector<std::byte> zeros(std::min<std::uint64_t>(at.n_bytes, std::uint64_t{1} << 20));
   for (std::uint64_t left = at.n_bytes; left > 0;) {
     const std::size_t n = std::min<std::uint64_t>(left, zeros.size());
@@ -333,7 +337,8 @@ class Comparison {
       const Where where{piece.file, piece.joined};
       const Expected& at = expected_[at_.at(where)];
       if (at.told == nullptr || at.shares_scale || !has_form(at, LiveForm::kAsStored)) return;
-      digests.try_emplace(where, answer_.engine, at.n_bytes).first->second.update(piece.bytes);
+      digests.try_emplace(where, answer_.hash, at.dtype, at.shape)
+          .first->second.update(piece.bytes);
     });
     for (auto& [where, digest] : digests) {
       const std::size_t i = at_.at(where);
@@ -406,11 +411,13 @@ class Comparison {
       if ((is_same && !at.is_widened && !at.shares_scale) ||
           (has_own && (is_same || form == LiveForm::kTransposed)))
         continue;
-      const bool is_found = engines::in_form(
-          form, parts.at(at.joined), other == parts.end() ? nullptr : &other->second,
-          [&](std::span<const std::byte> bytes) {
-            return is_told(at, digests_of(answer_.engine, bytes));
-          });
+      const LiveBytes& stored = parts.at(at.joined);
+      const bool is_found =
+          engines::in_form(form, stored, other == parts.end() ? nullptr : &other->second,
+                           [&](std::span<const std::byte> bytes) {
+                             const LiveBytes formed = engines::as_formed(form, stored, bytes);
+                             return is_told(at, digests_of(answer_.hash, formed));
+                           });
       if (is_found) return form;
     }
     return std::nullopt;
@@ -464,7 +471,7 @@ LiveRow live_row(const LiveAnswer& answer, const Expected& at, std::optional<Liv
       row.fact = kFusesShared;
     }
     // Scales that go into decoded values have no digest of their own.
-    if (answer.engine == engines::Engine::kSglang && at.compared.ends_with("weight_scale_inv")) {
+    if (answer.hash == engines::LiveHash::kSum && at.compared.ends_with("weight_scale_inv")) {
       row.state = LiveState::kNotComparable;
       row.fact = "told with its weight";
     }
@@ -512,6 +519,10 @@ struct MadeRow {
 constexpr MadeRow kMade[] = {
     {"W_UK_T", "made of kv_b_proj"},
     {"W_UV", "made of kv_b_proj"},
+    {"w_kc", "made of kv_b_proj"},
+    {"w_vc", "made of kv_b_proj"},
+    {"k_scale", "a scale of the cache"},
+    {"v_scale", "a scale of the cache"},
     {"alpha", "made of global scales"},
     {"input_global_scale_inv", "made of global scales"},
 };
@@ -554,29 +565,31 @@ std::uint64_t LiveReport::bytes(LiveState state) const {
 }
 
 LiveReport compare_live(const LiveAnswer& answer, const LiveOptions& options) {
+  const std::optional<std::uint32_t> told_ep = options.ep ? options.ep : answer.ep;
   const formats::Checkpoint source = shard::open_source(
       options.directory, {.open = {.family = options.family, .threads = options.threads}});
   const std::uint32_t n = answer.dp * answer.tp;
-  if (options.ep && *options.ep != 1 && *options.ep != n) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--live-ep {}: experts are dealt out to all {} ranks of a stage, or to none (1)",
-                *options.ep, n);
+  if (told_ep && *told_ep != 1 && *told_ep != n) {
+    throw Error(options.ep ? ErrorCode::kInvalidArgument : ErrorCode::kUnsupported,
+                "{} {}: experts are dealt out to all {} ranks of a stage, or to none (1)",
+                options.ep ? "--live-ep" : "expert parallelism of", *told_ep, n);
   }
-  if (options.trusted && options.trusted->engine != answer.engine)
-    throw Error(ErrorCode::kMismatch, "the trusted start was another engine's");
+  if (options.trusted &&
+      (options.trusted->engine != answer.engine || options.trusted->hash != answer.hash))
+    throw Error(ErrorCode::kMismatch, "the trusted start was another engine's, or a ledger's");
   const ToldNames told(answer);
   LiveReport report{.engine = answer.engine,
                     .dp = answer.dp,
                     .pp = answer.pp,
                     .tp = answer.tp,
-                    .ep = options.ep.value_or(1),
+                    .ep = told_ep.value_or(1),
                     .n_drafts = answer.n_drafts};
   // Experts that cannot be cut, or not be dealt out, are not.
   const auto plan_of = [&](std::uint32_t ep) -> std::unique_ptr<LivePlan> {
     try {
       return std::make_unique<LivePlan>(source, answer, ep);
     } catch (const Error& error) {
-      if (options.ep || n == 1 || error.code() == ErrorCode::kInterrupted) throw;
+      if (told_ep || n == 1 || error.code() == ErrorCode::kInterrupted) throw;
       return nullptr;
     }
   };
@@ -586,7 +599,7 @@ LiveReport compare_live(const LiveAnswer& answer, const LiveOptions& options) {
   };
   std::unique_ptr<LivePlan> live = plan_of(report.ep);
   // The keys do not say how experts are dealt out: the first stack of them does.
-  if (!options.ep && n > 1) {
+  if (!told_ep && n > 1) {
     LiveOptions quiet = options;
     quiet.progress = {};
     const auto first_fits = [&](const LivePlan& of) {
@@ -648,6 +661,7 @@ std::string learned_text(const LiveAnswer& answer) {
   }
   return formats::json_text({{"ingot_live", kLearnedSchema},
                              {"engine", std::string(engine->word)},
+                             {"ledger", answer.hash == engines::LiveHash::kLedger},
                              {"ranks", std::move(ranks)}});
 }
 
@@ -659,6 +673,10 @@ LiveAnswer parse_learned(std::string_view text, std::string_view where) {
   const engines::EngineRow* engine = engines::find_engine(fields.text("engine"));
   if (engine == nullptr) fields.refuse("engine", "is not known");
   LiveAnswer answer{.engine = engine->engine};
+  if (answer.engine == engines::Engine::kSglang) {
+    answer.hash =
+        fields.boolean("ledger", false) ? engines::LiveHash::kLedger : engines::LiveHash::kSum;
+  }
   for (const Json& entry : fields.array("ranks")) {
     const formats::JsonFields rank(entry, where, "ranks");
     LiveRank& row = answer.ranks.emplace_back(LiveRank{

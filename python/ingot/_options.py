@@ -309,7 +309,8 @@ class CheckOptions(TypedDict, total=False):
     threads: threads (default: every processor)
     live: ask the engine at this address (http://127.0.0.1:8000) for the hashes of its loaded weights, and
         compare them with the files; a key comes from the variable INGOT_LIVE_TOKEN
-    live_answer: compare an answer that was fetched otherwise, or by LLM.collective_rpc
+    live_answer: compare an answer that was fetched otherwise, or by LLM.collective_rpc, or the checksum.json of
+        SGLang's presharded weights
     live_ep: ranks of expert parallelism: all of a stage, or 1 (default: what fits)
     gpu: the card that it runs on, a100, l40s, h100, h200 or b200 (default: what fits any)
     learn: keep these digests as those of a trusted start, for parameters that kernels pack

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Writes what SGLang's end point /weights_checker tells of a directory, by SGLang's own code on a CPU.
 
-    sglang_live.py MODEL ANSWER.json [--tp N] [--ep] [--card CARD] [--quantization NAME] [--unfused] [--hash cpu]
+    sglang_live.py MODEL ANSWER.json [--tp N] [--ep] [--card CARD] [--quantization NAME] [--unfused] [--hash cpu|ledger]
 
 SGLang's default loader loads and processes the weights on each rank, its WeightChecker hashes every parameter, and the
 answer is put together as its scheduler and its server do. As in sglang_state.py modules of kernels are replaced, a card
 is described to those that ask for one, and the branches of CUDA are taken. Parameters of a model on a card are hashed by
 a kernel of Triton, so that kernel runs here too, in Triton's interpreter; `--hash cpu` takes the hash that SGLang has for
-models on CPUs. `--deep-gemm-scales` chooses DeepGEMM for linear layers and experts, as on Blackwell, and then scales are
+models on CPUs, and `--hash ledger` has SGLang start with --load-format presharded and takes the checksum.json that it
+writes. `--deep-gemm-scales` chooses DeepGEMM for linear layers and experts, as on Blackwell, and then scales are
 packed by SGLang's own copy of that function. FP8 per tensor is encoded again as kernels of a card do it (card_rounding.py).
 """
 
@@ -17,6 +18,7 @@ import json
 import os
 import pathlib
 import sys
+import tempfile
 
 # Before Triton and torch are imported: nothing is to be compiled.
 os.environ.update(TRITON_INTERPRET="1", TORCH_COMPILE_DISABLE="1")
@@ -68,6 +70,8 @@ def answer_of_rank(rank, options, meeting):
         if getattr(module, "__name__", "").startswith("sglang.") and hasattr(module, "cutlass_fp8_supported"):
             module.cutlass_fp8_supported = lambda: True  # of Hopper and Blackwell
     model, _ = sglang_state.load_on_rank(rank, options, meeting)
+    if options.ledger:
+        return None
     from sglang.srt.managers.scheduler_components.weight_updater import _merge_checksum_payloads
     from sglang.srt.utils.weight_checker import WeightChecker
 
@@ -82,6 +86,11 @@ prepare = sglang_loads.prepare
 
 def answer(options):
     """The answer of the server (managers/tokenizer_control_mixin.py, entrypoints/http_server.py)."""
+    options.ledger = None
+    if options.hash == "ledger":
+        with tempfile.TemporaryDirectory() as options.ledger:
+            ranks.on_each_rank(answer_of_rank, options, options.tp)
+            return json.loads(next(pathlib.Path(options.ledger).glob("TP-*-sig-*/checksum.json")).read_text())
     of_ranks = ranks.on_each_rank(answer_of_rank, options, options.tp)
     whole = hashlib.sha256("".join(rank["per_gpu_checksum"] for rank in of_ranks).encode()).hexdigest()
     return {"success": True, "message": "Success.", "ranks": of_ranks, "per_engine_checksum": whole}
@@ -96,7 +105,7 @@ def main():
     parser.add_argument("--card", choices=sglang_loads.CARDS, default="hopper")
     parser.add_argument("--quantization")
     parser.add_argument("--unfused", action="store_true", help="with --disable-shared-experts-fusion")
-    parser.add_argument("--hash", choices=["card", "cpu"], default="card")
+    parser.add_argument("--hash", choices=["card", "cpu", "ledger"], default="card")
     parser.add_argument("--deep-gemm-scales", action="store_true", help="DeepGEMM with scales of Blackwell")
     parser.add_argument("--timeout", type=int, default=600)
     options = parser.parse_args()

@@ -83,6 +83,8 @@ def load_on_rank(rank, options, meeting):
     sglang_loads.describe(options.card)
     process_as_on_a_card()
     load_config = LoadConfig(load_format="sharded_state" if options.sharded else "auto")
+    if options.ledger:
+        load_config = LoadConfig(load_format="presharded", model_loader_extra_config={"presharded_path": options.ledger})
     loader = loaders.get_model_loader(load_config=load_config, model_config=config)
     warnings = []
     loaders.logger.warning = lambda text, *args: warnings.append(text % args)
@@ -130,7 +132,7 @@ def main():
     parser.add_argument("--unfused", action="store_true", help="with --disable-shared-experts-fusion")
     parser.add_argument("--timeout", type=int, default=300)
     options = parser.parse_args()
-    options.sharded, options.mtp, options.own = False, False, ()
+    options.sharded, options.mtp, options.own, options.ledger = False, False, (), None
     sglang_loads.prepare()
     whole = states(options)
     if options.task == "fixture":

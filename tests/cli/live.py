@@ -394,7 +394,8 @@ def try_layouts(plain, good, two):
 def try_recorded(folders, config):
     """What the engines' own modules tell (tests/golden/PROVENANCE.md)."""
     golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "live")
-    facts = ("told with its weight", "made of kv_b_proj")
+    others_of_it = ("made of kv_b_proj", "a scale of the cache")
+    facts = ("told with its weight", *others_of_it)
     for name in sorted(os.listdir(golden)):
         _, form, tp = name.removesuffix(".json").split("-")
         with open(os.path.join(golden, name)) as file:
@@ -407,10 +408,56 @@ def try_recorded(folders, config):
             expect({"as stored", "transposed", "the largest", "the largest of each expert", "under the largest scale"} <= made,
                    f"{name}: {made}")
             continue
-        n, n_ranks = len([row for row in rows if row["fact"] != "made of kv_b_proj"]), int(tp.removeprefix("tp"))
+        n, n_ranks = len([row for row in rows if row["fact"] not in others_of_it]), int(tp.removeprefix("tp"))
         model = tensors_of(folders[form])
         wanted = sum(len(parameters(model, config, t, n_ranks)) for t in range(n_ranks))
         expect(n == wanted and n_ranks * 20 < n, f"{name}: {n} parameters, not {wanted}")
+
+
+def try_ledger(fp8):
+    """The ledger of SGLang's presharded weights, against changed files and as another text."""
+    golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "live", "sglang_ledger-fp8-tp1.json")
+    with open(golden) as file:
+        ledger = json.load(file)
+    compare(0, fp8, ledger, "--gpu", "h200", says=["SGLang", "expert 1", "as stored", "a scale of the cache"])
+    experts, moved = "model.layers.1.mlp.experts", at("fp8-moved")
+    shutil.copytree(fp8, moved)
+    [name] = [name for name in os.listdir(fp8) if name.endswith(".safetensors")]
+    with open(os.path.join(fp8, name), "rb") as file:
+        data = bytearray(file.read())
+    end = 8 + struct.unpack("<Q", data[:8])[0]
+
+    def compare_moved(header, weights, named):
+        with open(os.path.join(moved, name), "wb") as file:
+            file.write(data[:8] + header + weights)
+        rows = json.loads(compare(1, moved, ledger, "--gpu", "h200", "--json"))["live"]["parameters"]
+        differing = {row["name"] for row in rows if row["state"] == "differs"}
+        expect(differing == named, f"{differing} differ, not {named}")
+    key, flipped = "model.layers.0.self_attn.o_proj.weight", bytearray(data[end:])
+    flipped[json.loads(data[8:end])[key]["data_offsets"][0] + 9] ^= 4
+    compare_moved(data[8:end], flipped, {key})
+    header = data[8:end].replace(b"s.1.mlp.experts.1.", b"?").replace(b"s.1.mlp.experts.2.", b"s.1.mlp.experts.1.")
+    parts = [f"{part}_weight{scale}" for part in ("w13", "w2") for scale in ("", "_scale_inv")]
+    compare_moved(header.replace(b"?", b"s.1.mlp.experts.2."), data[end:], {f"{experts}.{part}" for part in parts})
+
+    def spoiled(says, change, status=2):
+        other = copy.deepcopy(ledger)
+        change(other)
+        compare(status, fp8, other, says=says)
+    reads = ledger["rank_to_reads"]["0"]
+    spoiled("'version' is not known", lambda of: of.update(version=2))
+    spoiled("'world_size' is not that of the ranks", lambda of: of.update(world_size=2))
+    spoiled("redundant experts", lambda of: of["shard_config"].update(ep_num_redundant_experts=8))
+    spoiled("several groups for experts", lambda of: of["shard_config"].update(moe_dp_size=2))
+    spoiled("has no list of a rank at '1'", lambda of: of["rank_to_reads"].update({"1": []}))
+    spoiled("tells of no parameter", lambda of: of.update(rank_to_reads={}))
+    spoiled("is not that of the digests of its rank", lambda of: of["rank_to_reads"]["0"].pop())
+    spoiled("twice", lambda of: of["rank_to_reads"]["0"].append(reads[0]))
+    spoiled("is not 32 lower-case", lambda of: of["rank_to_reads"]["0"][0].update(stored_key=reads[0]["stored_key"].upper()))
+    spoiled("rank_checksums", lambda of: of.pop("rank_checksums"))
+    run(0, "check", fp8, "--live-answer", golden, "--learn", at("ledger.json"))
+    run(0, "check", fp8, "--live-answer", golden, "--against", at("ledger.json"), says="as learned")
+    run(2, "check", fp8, "--live-answer", golden, "--against", at("learned.json"), says="was another engine's, or a ledger's")
 
 
 def try_answers(plain, good, two):
@@ -499,6 +546,7 @@ try:
         "--progress", "never", "--quiet", "--allow", "engine-refuses=*")
     scales_apart(at("tensor"))
     try_recorded({"fp8": at("fp8"), "plain": at("plain"), "int8": at("int8-amax"), "tensor": at("tensor")}, config)
+    try_ledger(at("fp8"))
     try_answers(at("plain"), good, two)
     if "libcurl, which is not usable" in run(2, "check", at("plain"), "--live", "http://127.0.0.1:1"):
         print("no libcurl here: nothing is asked over HTTP")
