@@ -143,10 +143,11 @@ LiveAnswer sglang_answer(const Json& json, std::string_view where) {
       // Attention is cut by what data parallelism leaves of the ranks.
       const std::uint32_t tp_size = std::max(1U, info.number32("tp_size"));
       const std::uint32_t tp = info.number32("tp_rank");
-      if (tp >= tp_size || tp_size > kMostLiveRanks || tp_size % dp_size != 0)
+      const std::uint32_t pp = info.optional_number32("pp_rank").value_or(0);
+      if (tp >= tp_size || std::max(tp_size, pp) > kMostLiveRanks || tp_size % dp_size != 0)
         info.refuse("tells of ranks that cannot be");
       const std::uint32_t own = tp_size / dp_size;
-      place = {.dp = tp / own, .pp = info.optional_number32("pp_rank").value_or(0), .tp = tp % own};
+      place = {.dp = tp / own, .pp = pp, .tp = tp % own};
     }
     if (!place) rank.refuse("parallelism_info", "tells of no target model");
     ranks.add(*place);
@@ -337,8 +338,7 @@ std::string SumOfWords::finish_hex() {
 }
 
 LiveDigest::LiveDigest(LiveHash hash, formats::DType dtype, const formats::Shape& shape)
-    : hash_(hash),
-      sum_(formats::dtype_bits(dtype) * formats::element_count(shape).value() / 8) {
+    : hash_(hash), sum_(formats::dtype_bits(dtype) * formats::element_count(shape).value() / 8) {
   const std::string begin = tuple_text(shape) + std::string(torch_name(dtype));
   ledger_.update(std::as_bytes(std::span(begin)));
 }

@@ -484,6 +484,8 @@ def try_answers(plain, good, two):
     of_sglang = sglang([{name: array for name, array in two[0].items() if "norm" in name}], 1)
     of_sglang["ranks"][0]["checksums"]["model.norm.weight"] = "0" * 16
     text(json.dumps(of_sglang), "'per_gpu_checksum' is not that of the digests")
+    of_sglang["ranks"][0]["parallelism_info"][0]["pp_rank"] = 2 ** 32 - 1
+    text(json.dumps(of_sglang), "ranks that cannot be")
 
 
 def try_http(plain, good):
