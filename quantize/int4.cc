@@ -14,6 +14,7 @@
 #include "quantize/kernels/code_encode.h"
 #include "quantize/kernels/codes.h"
 #include "quantize/kernels/int4_group.h"
+#include "quantize/kernels/int4_moments.h"
 #include "quantize/kernels/int4_scales.h"
 #include "quantize/kernels/row_scan.h"
 #include "quantize/kernels/scale_errors.h"
@@ -35,8 +36,8 @@ void store_scales(std::span<const float> scales, std::byte* out) {
   }
 }
 
-/// BF16 numbers that a search by moments tries below and above the best of those that mse tries:
-/// more than there are between two of these.
+/// BF16 numbers that a search of zero points by moments tries below and above the best of those
+/// that mse tries: more than there are between two of these.
 constexpr int kNeighbours = 8;
 
 /// The scale that is `steps` BF16 numbers above a positive one.
@@ -60,37 +61,30 @@ std::vector<float> ranges_of(formats::MatrixView<const float> values, std::size_
   return ranges;
 }
 
-/// The scales of a run that lose least by moments: the best of all that mse tries, then of its
-/// neighbours. On a tie the first wins. The fitted scale is the one that mse chose. Where there is
-/// room for zero points, the same follows with those that mse chooses, and the scales that it tries
-/// with them.
-std::vector<float> scales_by_moments(const EncodeInput& in, std::size_t group_cols,
-                                     std::span<std::uint8_t> zeros) {
-  const std::size_t n = in.values.rows * (in.values.cols / group_cols);
-  std::vector<float> amaxes(n), best(n), tried, errors;
-  group_amax(in.values, 1, group_cols, amaxes);
-  for (std::size_t k = 0; k < n; ++k)
-    best[k] = amaxes[k] == 0 ? 1.0F : stored_int4_scale(amaxes[k] / kOfAmax.first);
-  const std::vector<float> first = best;
-  std::vector<float> by_mse(n);
-  std::vector<std::uint8_t> mse_zeros, tried_zeros;
-  const std::size_t across = in.values.cols / group_cols;
-  const auto choose_by_mse = [&] {
-    for (std::size_t r = 0; r < in.values.rows; ++r) {
-      std::span<std::uint8_t> row_zeros = mse_zeros;
-      if (!mse_zeros.empty()) row_zeros = row_zeros.subspan(r * across, across);
-      choose_int4_scales({.values = in.values.row(r), .n_groups = across, .group_cols = group_cols},
-                         std::span(by_mse).subspan(r * across, across), row_zeros);
-    }
-  };
-  std::vector<float> least(n, INFINITY);
-  const auto try_all = [&](std::size_t n_scales, const auto& scale_of) {
+/// Replaces scales without zero points by those with zero points that lose less by moments: what
+/// mse chooses together, with the same zero points the other scales that it tries, and the
+/// neighbours of the best. On a tie the first wins.
+void try_zero_points(const EncodeInput& in, std::size_t group_cols, std::span<float> scales,
+                     std::span<std::uint8_t> zeros) {
+  const std::size_t n = scales.size(), across = in.values.cols / group_cols;
+  std::vector<float> by_mse(n), first(scales.begin(), scales.end()), least(n, INFINITY), tried,
+      errors;
+  std::vector<std::uint8_t> mse_zeros(n), tried_zeros;
+  for (std::size_t r = 0; r < in.values.rows; ++r) {
+    choose_int4_scales({.values = in.values.row(r), .n_groups = across, .group_cols = group_cols},
+                       std::span(by_mse).subspan(r * across, across),
+                       std::span(mse_zeros).subspan(r * across, across));
+  }
+  const std::vector<float> ranges = ranges_of(in.values, group_cols);
+  const auto try_all = [&](std::size_t n_scales, std::span<const std::uint8_t> with,
+                           const auto& scale_of) {
     tried.resize(n * n_scales);
     errors.resize(tried.size());
-    tried_zeros.resize(mse_zeros.empty() ? 0 : tried.size());
-    for (std::size_t i = 0; i < tried.size(); ++i)
-      tried[i] = amaxes[i % n] == 0 ? 1.0F : scale_of(i % n, i / n);
-    for (std::size_t i = 0; i < tried_zeros.size(); ++i) tried_zeros[i] = mse_zeros[i % n];
+    tried_zeros.resize(tried.size());
+    for (std::size_t i = 0; i < tried.size(); ++i) {
+      tried[i] = ranges[i % n] == 0 ? 1.0F : scale_of(i % n, i / n);
+      tried_zeros[i] = with[i % n];
+    }
     hessian_errors(formats::CodeKind::kInt4,
                    {.values = in.values,
                     .block_rows = 1,
@@ -103,34 +97,22 @@ std::vector<float> scales_by_moments(const EncodeInput& in, std::size_t group_co
       const float error = errors[i] * (ratio * ratio);
       if (!(error < least[i % n])) continue;
       least[i % n] = error;
-      best[i % n] = tried[i];
-      if (!zeros.empty()) zeros[i % n] = mse_zeros.empty() ? kInt4Zero : mse_zeros[i % n];
+      scales[i % n] = tried[i];
+      zeros[i % n] = tried_zeros[i];
     }
   };
-  std::vector<float> centres;
-  const auto try_neighbours = [&] {
-    try_all(2 * kNeighbours, [&](std::size_t k, std::size_t i) {
-      const int steps = static_cast<int>(i) - kNeighbours;
-      return neighbour(centres[k], steps < 0 ? steps : steps + 1);
-    });
-  };
-  choose_by_mse();
-  try_all(kInt4Steps + 1, [&](std::size_t k, std::size_t step) {
-    if (step == kInt4Steps) return by_mse[k];
-    return stored_int4_scale(amaxes[k] / kOfAmax.at(step));
-  });
-  centres = best;
-  try_neighbours();
-  if (zeros.empty()) return best;
-  mse_zeros.resize(n);
-  choose_by_mse();
-  const std::vector<float> ranges = ranges_of(in.values, group_cols);
-  try_all(kInt4Steps + 1, [&](std::size_t k, std::size_t step) {
+  const std::vector<std::uint8_t> no_zeros(n, kInt4Zero);
+  try_all(1, no_zeros, [&](std::size_t k, std::size_t) { return first[k]; });
+  try_all(kInt4Steps + 1, mse_zeros, [&](std::size_t k, std::size_t step) {
     return step == kInt4Steps ? by_mse[k] : stored_int4_scale(ranges[k] / kOfRange.at(step));
   });
-  for (std::size_t k = 0; k < n; ++k) centres[k] = zeros[k] == mse_zeros[k] ? best[k] : by_mse[k];
-  try_neighbours();
-  return best;
+  std::vector<float> centres = by_mse;
+  for (std::size_t k = 0; k < n; ++k)
+    if (zeros[k] == mse_zeros[k]) centres[k] = scales[k];
+  try_all(2 * kNeighbours, mse_zeros, [&](std::size_t k, std::size_t i) {
+    const int steps = static_cast<int>(i) - kNeighbours;
+    return neighbour(centres[k], steps < 0 ? steps : steps + 1);
+  });
 }
 
 EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
@@ -142,10 +124,15 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
   INGOT_CHECK(values.cols % group_cols == 0 && group_cols % 2 == 0);
   if (in.search() == ScaleSearch::kHessian && in.given_scales.empty()) {
     const std::size_t across = values.cols / group_cols;
-    std::vector<std::uint8_t> zeros(out.zeros == nullptr ? 0 : values.rows * across, kInt4Zero);
-    const std::vector<float> scales = scales_by_moments(in, group_cols, zeros);
-    for (std::size_t i = 0; i < zeros.size(); ++i)
-      out.zeros[i / across * out.zero_stride + i % across] = zeros[i];
+    std::vector<float> scales(values.rows * across);
+    choose_int4_scales_by_moments(
+        {.values = values, .moments = in.moments, .group_cols = group_cols}, scales);
+    if (out.zeros != nullptr) {
+      std::vector<std::uint8_t> zeros(scales.size(), kInt4Zero);
+      try_zero_points(in, group_cols, scales, zeros);
+      for (std::size_t i = 0; i < zeros.size(); ++i)
+        out.zeros[i / across * out.zero_stride + i % across] = zeros[i];
+    }
     EncodeInput given = in;
     given.given_scales = scales;
     return encode(given, out);

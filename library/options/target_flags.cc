@@ -249,9 +249,9 @@ std::vector<Flag> choice_flags(TargetFlags& flags) {
       choice(
           flags, "--search",
           "how scales are chosen: mse (default), the least squared error; hessian, the least error "
-          "of the layer's output by the moments of --importance; or amax; nvfp4 by 4over6 too, "
-          "int4 "
-          "by signed (mse, and negative scales too)"),
+          "of the layer's output by the moments of --importance, among all scales of nvfp4, mxfp4 "
+          "and int4, in fp8 and int8 among those of mse; or amax; nvfp4 by 4over6 too, int4 by "
+          "signed (mse, and negative scales too)"),
       choice(flags, "--group-size",
              "INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is "
              "INT4, else 128)"),

@@ -39,8 +39,8 @@ class InspectConvertComposePrune(TypedDict, total=False):
     fp8_grid: FP8 scales: amax, or ue8m0 (powers of two); default: as in the source, else amax
     scales_from: take the FP8 block or INT4 scales of this release instead of computing them
     search: how scales are chosen: mse (default), the least squared error; hessian, the least error of the
-        layer's output by the moments of --importance; or amax; nvfp4 by 4over6 too, int4 by signed (mse, and
-        negative scales too)
+        layer's output by the moments of --importance, among all scales of nvfp4, mxfp4 and int4, in fp8 and
+        int8 among those of mse; or amax; nvfp4 by 4over6 too, int4 by signed (mse, and negative scales too)
     group_size: INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is INT4, else
         128)
     zero_points: INT4: a zero point for each group, chosen with its scale; vLLM loads them

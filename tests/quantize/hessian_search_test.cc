@@ -3,6 +3,7 @@
 #include "formats/container/bfloat16.h"
 #include "quantize/block_moments.h"
 #include "quantize/kernels/codes.h"
+#include "quantize/kernels/int4_moments.h"
 #include "quantize/kernels/scale_errors.h"
 #include "tests/quantize/awkward_matrices.h"
 #include "tests/quantize/coded_matrix.h"
@@ -175,28 +176,28 @@ constexpr SchemeId kByMoments[] = {
     SchemeId::kNvfp4,     SchemeId::kMxfp4,      SchemeId::kInt4Group, SchemeId::kInt8Channel,
     SchemeId::kInt8Block, SchemeId::kFp8Channel, SchemeId::kFp8Block};
 
-// All BF16 numbers near those that mse tries are in a search of INT4, whatever the group.
-TEST(HessianSearch, NoNeighbourOfInt4IsBetter) {
-  const Matrix matrix = random_matrix(19, 256, Shape::kNormal, 90, 0.03F);
+// All positive BF16 numbers under which the largest value keeps enough, whatever the group.
+TEST(HessianSearch, NoScaleOfInt4IsBetter) {
+  const Matrix matrix = random_matrix(7, 256, Shape::kNormal, 90, 0.03F);
   for (const std::size_t block : {32U, 64U, 128U, 256U}) {
-    const EncodeSetup setup{
-        .options = kByHessian, .block = block, .moments = some_moments(256, 60, 4)};
-    const Coded coded = encode(SchemeId::kInt4Group, matrix, setup);
-    std::vector<std::vector<float>> scales(coded.effective.size());
-    for (std::size_t g = 0; g < scales.size(); ++g) {
-      const float* values = matrix.values.data() + g * block;
-      float amax = 0;
-      for (std::size_t c = 0; c < block; ++c) amax = std::max(amax, std::fabs(values[c]));
-      for (int step = 0; step <= 40; ++step) {
-        const float scale = amax / (7 + static_cast<float>(step) / 8);
-        scales[g].push_back(formats::float_from_bf16(formats::bf16_from_float(scale)));
+    for (const std::size_t tokens : {60U, 3U}) {
+      const EncodeSetup setup{
+          .options = kByHessian, .block = block, .moments = some_moments(256, tokens, 4)};
+      const Coded coded = encode(SchemeId::kInt4Group, matrix, setup);
+      std::vector<std::vector<float>> scales(coded.effective.size());
+      for (std::size_t g = 0; g < scales.size(); ++g) {
+        const float* values = matrix.values.data() + g * block;
+        float amax = 0;
+        for (std::size_t c = 0; c < block; ++c) amax = std::max(amax, std::fabs(values[c]));
+        for (std::uint32_t word = 1; word < formats::kBf16Infinity; ++word) {
+          const float scale = formats::float_from_bf16(static_cast<std::uint16_t>(word));
+          if (7 * scale > 0.32F * amax && amax > 3.51F * scale) scales[g].push_back(scale);
+        }
+        ASSERT_GT(scales[g].size(), 300U);
       }
-      const std::uint32_t own = bits_of(coded.effective[g]);
-      for (const std::uint32_t steps : {1U, 2U})
-        scales[g].push_back(std::bit_cast<float>(own + (steps << 16)));
+      expect_none_better(coded, {matrix, setup.moments, 1, block}, scales);
+      if (HasFailure()) return;
     }
-    expect_none_better(coded, {matrix, setup.moments, 1, block}, scales);
-    if (HasFailure()) return;
   }
 }
 
@@ -268,7 +269,7 @@ TEST(HessianSearch, WithoutMomentsItIsMse) {
 }
 
 // Where S is a multiple of the identity the errors are those of mse. INT4 has more candidates, as
-// have NVFP4 and MXFP4, but these are hardly ever better.
+// have NVFP4 and MXFP4, where these are hardly ever better.
 TEST(HessianSearch, EqualInputsWithoutCorrelationAreMse) {
   const Matrix matrix = random_matrix(140, 288, Shape::kNormal, 96);
   for (const SchemeId id : kByMoments) {
@@ -380,6 +381,38 @@ TEST(HessianSearch, EveryTargetGivesTheTwinsCodes) {
           std::vector<std::uint8_t> codes = first;
           choose_hessian_codes(in, codes);
           EXPECT_EQ(codes, expected) << awkward.name;
+        });
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+// The twin tries every scale; ties, and groups that a scale holds, are among the matrices.
+TEST(HessianSearch, EveryTargetGivesTheTwinsScalesOfInt4) {
+  constexpr std::size_t kRows = 5, kCols = 64;
+  std::vector<AwkwardMatrix> matrices = awkward_matrices(kRows, kCols);
+  std::mt19937 random(17);
+  for (const float unit : {1.0F, 0.01F, 0x1p-130F}) {
+    for (const unsigned most : {1U, 2U, 3U, 7U}) {
+      Matrix& few = matrices.emplace_back("few codes", Matrix(kRows, kCols)).matrix;
+      for (float& value : few.values) {
+        const auto code = static_cast<int>(random() % (2 * most + 1)) - static_cast<int>(most);
+        value = unit * static_cast<float>(code);
+      }
+    }
+  }
+  for (const std::size_t group_cols : {16U, 32U, 64U}) {
+    for (const AwkwardMatrix& awkward : matrices) {
+      for (const std::vector<float>& moments : kinds_of_moments(kCols)) {
+        const std::vector<MomentBlock> blocks = factor_moments(moments, group_cols / kMomentBlock);
+        const Int4MomentGroups in{
+            .values = awkward.matrix.view(), .moments = blocks, .group_cols = group_cols};
+        std::vector<float> expected(kRows * kCols / group_cols), scales(expected.size());
+        scalar::choose_int4_scales_by_moments(in, expected);
+        for_each_target([&] {
+          choose_int4_scales_by_moments(in, scales);
+          EXPECT_EQ(scales, expected) << awkward.name << " in groups of " << group_cols;
         });
         if (HasFailure()) return;
       }
