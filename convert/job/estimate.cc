@@ -16,6 +16,7 @@
 
 #include "convert/plan/passes.h"
 #include "formats/base/aligned_buffer.h"
+#include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"
@@ -34,7 +35,8 @@ using Clock = std::chrono::steady_clock;
 
 // Shares of the time for measuring.
 constexpr double kDiskShare = 0.25, kComputeShare = 0.4;
-constexpr std::size_t kPiece = std::size_t{8} << 20;
+// The largest piece, and the unit of others: direct I/O takes whole blocks.
+constexpr std::size_t kPiece = std::size_t{8} << 20, kBlock = 4096;
 constexpr std::size_t kStreams = 4;
 // A file without a name never takes more of the disk, nor more pieces than the output has.
 constexpr std::uint64_t kMostWritten = std::uint64_t{4} << 30;
@@ -43,15 +45,18 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Bytes per second of `step`, which moves a piece and says how many bytes it had (0: no more), on
-// some threads for so many seconds; 0 when a step fails.
+// Bytes per second of `step`, which moves a piece of the `there` bytes and says how many it had (0:
+// no more), on up to kStreams threads for so many seconds; 0 when a step fails. A small model costs
+// no more memory than it has bytes.
 template <typename Step>
-double rate_of(std::size_t threads, double seconds, const Step& step) {
+double rate_of(std::uint64_t there, std::size_t threads, double seconds, const Step& step) {
+  const std::uint64_t piece = std::clamp<std::uint64_t>(round_up(there, kBlock), kBlock, kPiece);
+  const std::uint64_t pieces = std::max<std::uint64_t>(1, ceil_div(there, piece));
   std::atomic<std::uint64_t> n_bytes = 0;
   const Clock::time_point start = Clock::now();
   try {
-    run_workers(threads, [&](std::size_t) {
-      const AlignedBuffer buffer(kPiece);
+    run_workers(std::min<std::uint64_t>({threads, kStreams, pieces}), [&](std::size_t) {
+      const AlignedBuffer buffer(piece);
       std::fill(buffer.span().begin(), buffer.span().end(), std::byte{0x5a});
       do {
         const std::uint64_t n = step(buffer.span());
@@ -78,14 +83,15 @@ WorkEstimate measure_reading(const Plan& plan, std::size_t threads, double secon
   const Fd direct = fs::exists(path) ? Fd::open_direct(path) : Fd();
   work.is_past_cache = direct.valid();
   std::atomic<std::uint64_t> next = 0;
-  work.per_second = rate_of(std::min(threads, kStreams), seconds, [&](std::span<std::byte> piece) {
-    const std::uint64_t offset = next.fetch_add(piece.size());
-    if (offset >= largest->n_bytes) return std::uint64_t{0};
-    if (direct.valid()) return std::uint64_t{direct.read_direct(piece, offset).value_or(0)};
-    const std::uint64_t n = std::min<std::uint64_t>(piece.size(), largest->n_bytes - offset);
-    plan.source.read_file(index, offset, piece.first(n));
-    return n;
-  });
+  work.per_second =
+      rate_of(largest->n_bytes, threads, seconds, [&](std::span<std::byte> piece) {
+        const std::uint64_t offset = next.fetch_add(piece.size());
+        if (offset >= largest->n_bytes) return std::uint64_t{0};
+        if (direct.valid()) return std::uint64_t{direct.read_direct(piece, offset).value_or(0)};
+        const std::uint64_t n = std::min<std::uint64_t>(piece.size(), largest->n_bytes - offset);
+        plan.source.read_file(index, offset, piece.first(n));
+        return n;
+      });
   return work;
 }
 
@@ -113,17 +119,16 @@ WorkEstimate measure_writing(const Plan& plan, const fs::path& folder, std::size
   const std::uint64_t most = std::clamp<std::uint64_t>(plan.sizes.bytes_out, 1, kMostWritten);
   std::atomic<std::uint64_t> next = 0;
   const Clock::time_point start = Clock::now();
-  const double rate =
-      rate_of(std::min(threads, kStreams), seconds, [&](std::span<std::byte> piece) {
-        const std::uint64_t offset = next.fetch_add(piece.size());
-        if (offset >= most) return std::uint64_t{0};
-        if (work.is_past_cache) {
-          if (!file.write_direct(piece, offset)) return std::uint64_t{0};
-        } else {
-          file.write_exact(piece, offset);
-        }
-        return std::uint64_t{piece.size()};
-      });
+  const double rate = rate_of(most, threads, seconds, [&](std::span<std::byte> piece) {
+    const std::uint64_t offset = next.fetch_add(piece.size());
+    if (offset >= most) return std::uint64_t{0};
+    if (work.is_past_cache) {
+      if (!file.write_direct(piece, offset)) return std::uint64_t{0};
+    } else {
+      file.write_exact(piece, offset);
+    }
+    return std::uint64_t{piece.size()};
+  });
   const double n_bytes = rate * seconds_since(start);
   try {
     file.sync_data();

@@ -61,11 +61,13 @@ std::vector<ManifestFile> parse_files(const Json& array, std::string_view where,
 }
 
 Json tensor_json(const TensorHash& tensor) {
-  Json json = {{"name", tensor.name},
-               {"file", tensor.file},
-               {"dtype", tensor.dtype},
-               {"shape", tensor.shape},
-               {"hash", tensor.hash.hex()}};
+  // A list of members would be copied twice; a large model has 200,000 of these.
+  Json json;
+  json["name"] = tensor.name;
+  json["file"] = tensor.file;
+  json["dtype"] = tensor.dtype;
+  json["shape"] = tensor.shape;
+  json["hash"] = tensor.hash.hex();
   if (tensor.slice) json["slice"] = slice_record_json(*tensor.slice);
   if (!tensor.home_file.empty()) json["home_file"] = tensor.home_file;
   if (tensor.piece) {
