@@ -13,7 +13,7 @@ is killed at it, or this one call returns an error that it can return. Then
 The commands of READERS suffer READERS_FAULTS; the answer is the usual one, or one error.
 
 FAULTS is what tests/support/faults.c becomes, EXAMPLE a model with a tokenizer. Without --all a part of the points is
-tried, the same in every run.
+tried, the same in every run: of a job every second kind of call, of a reader a few.
 PATTERN, which may be repeated, chooses among JOB:CALL:WHAT:N, e.g. 'slice:rename' or 'cast:pwrite:EIO:7'; then every n
 is tried.
 """
@@ -616,7 +616,9 @@ class Loop:
             return sorted(map(int, numbers))
         if self.options.all or self.only:
             return range(1, sys.maxsize)
-        if n == 0 or call in WITH_ALL:
+        # Neighbouring jobs take turns with the other calls.
+        turn = (JOBS.index(job) + list(FAULTS_OF).index(call)) % 2
+        if n == 0 or call in WITH_ALL or turn and call not in BOTH:
             return []
         draw = random.Random(f"{job.name} {call}")
         picked = {KILL: draw.randint(1, n), draw.choice(job.faults[call][1:]): draw.randint(1, n)}
@@ -643,7 +645,7 @@ class Loop:
                 later = range(every + 1, n + 1)
                 chosen = [*range(1, every + 1), *sorted(draw.sample(later, min(DRAWN_ALLOCATIONS, len(later))))]
             else:
-                chosen = sorted(draw.sample(range(1, n + 1), min(8, n)))
+                chosen = sorted(draw.sample(range(1, n + 1), min(4, n)))
             self.try_all((Point(name, call, what, n) for n in chosen),
                          lambda point: bench.try_reader(point, expected))
 

@@ -83,7 +83,7 @@ def check(*arguments, widths=(60, 80), page=""):
 os.chdir(work := tempfile.mkdtemp())
 try:
     with open("text.txt", "w") as file:
-        file.write("The capital of France is Paris. " * 40)
+        file.write("The capital of France is Paris. " * 8)
     run = dict(check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     for arguments in (["nv", "--to", "nvfp4"], ["int8", "--to", "int8"], ["ranks", "--tp", "2", "--ep", "4", "--tp-fit", "retile"]):
         subprocess.run([ingot, "convert", example, *arguments], **run)
@@ -148,7 +148,7 @@ try:
         assert screen(60, *arguments) == plain.split("\n"), arguments
 
     # After Ctrl-C the whole command that goes on is on one line, as a shell reads it.
-    subprocess.run([ingot, "synth", "large", "--family", "qwen3_moe", "--like", "layer", "--layers", "3", "--experts", "24"], **run)
+    subprocess.run([ingot, "synth", "large", "--family", "qwen3_moe", "--like", "layer", "--layers", "2", "--experts", "8"], **run)
     for command in (["convert", "large", "stopped here", "--to", "nvfp4", "--rule", "role:router=keep", "--threads", "1"],
                     ["convert", "large", "cut", "--tp", "2", "--ep", "4", "--log", "a log.txt", "--force"]):
         lines = screen(80, *command, interrupt=f"{command[2]}/.ingot-partial/journal.jsonl")

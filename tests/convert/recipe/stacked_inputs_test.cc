@@ -59,9 +59,11 @@ std::vector<float> random_moments(std::size_t n, std::mt19937& random) {
     }
   }
   for (std::size_t i = 0; i < n; ++i) {
-    for (std::size_t k = 0; k < n; ++k) {
-      for (std::size_t t = 0; t < 2 * n; ++t) moments[i * n + k] += x[t * n + i] * x[t * n + k];
+    for (std::size_t t = 0; t < 2 * n; ++t) {
+      const float value = x[t * n + i];
+      for (std::size_t k = 0; k <= i; ++k) moments[i * n + k] += value * x[t * n + k];
     }
+    for (std::size_t k = 0; k < i; ++k) moments[k * n + i] = moments[i * n + k];
   }
   return moments;
 }
