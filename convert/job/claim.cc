@@ -388,6 +388,8 @@ void Claim::give_back() {
   };
   // Before the lock ends: who waits for it finds that the file has gone, and makes another.
   if (file_.valid() && is_file(file_, path_)) remove(path_);
+  // A network or FUSE file system keeps it, by another name, in its folder until it is closed.
+  file_ = {};
   for (const fs::path& folder : {paths_.claims, paths_.parts, paths_.partial}) remove(folder);
   if (made_output_) remove(output);
   if (fault) throw *fault;

@@ -24,7 +24,7 @@
 
 namespace ingot::convert {
 
-Execution::Execution(const Plan& plan, const Claim& claim, const ExecuteOptions& options,
+Execution::Execution(const Plan& plan, Claim& claim, const ExecuteOptions& options,
                      Preflight checked)
     : plan_(plan),
       claim_(claim),
@@ -337,6 +337,9 @@ void Execution::finish_publishing(bool replacing, const StagedFiles* staged) {
   // The last step that a run with --resume goes on with: the output is whole, and in its place.
   if (consumer_) consumer_->finish(*journal_);
   sweep(paths_);
+  journal_.reset();
+  claim_.give_back();
+  remove_swept(paths_);
 }
 
 void Execution::warn_of_file_system() {

@@ -17,10 +17,11 @@
 namespace ingot::convert {
 
 /// One execution, from an empty or unfinished directory that this run has claimed to a published
-/// one. Its steps are called in the order of their declarations (convert/convert.cc).
+/// one, with which the claim is given back. Its steps are called in the order of their declarations
+/// (convert/convert.cc).
 class Execution {
  public:
-  Execution(const Plan& plan, const Claim& claim, const ExecuteOptions& options, Preflight checked);
+  Execution(const Plan& plan, Claim& claim, const ExecuteOptions& options, Preflight checked);
 
   /// True if an earlier run had made the whole output, except for the final names of its files.
   [[nodiscard]] bool is_complete() const { return earlier_ && earlier_->publishing; }
@@ -62,8 +63,8 @@ class Execution {
   }
 
   const Plan& plan_;
-  const Claim& claim_;
-  const OutputPaths& paths_;
+  Claim& claim_;
+  const OutputPaths paths_;
   const ExecuteOptions& options_;
   const std::size_t threads_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();

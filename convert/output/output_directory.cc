@@ -180,7 +180,10 @@ void sweep(const OutputPaths& paths) {
   output.remove_all(swept);
   output.rename(partial, output, swept);
   sync_directory(paths.output);
-  output.remove_all(swept);
+}
+
+void remove_swept(const OutputPaths& paths) {
+  Folder::open(paths.output).remove_all(paths.swept.filename());
 }
 
 }  // namespace ingot::convert

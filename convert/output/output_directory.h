@@ -53,8 +53,11 @@ std::vector<std::string> publish_order(const Plan& plan);
 void publish(const OutputPaths& paths, const std::vector<std::string>& names,
              const StagedFiles* staged);
 
-/// Makes the output a finished one, by the rename of .ingot-partial, which keeps files that may be
-/// needed until then, as headers of consumed source files, whole. Then removes the folder.
+/// Makes the output a finished one, by the rename of .ingot-partial to .ingot-swept: files that may
+/// be needed until then, as headers of consumed source files, are whole until the last step.
 void sweep(const OutputPaths& paths);
+/// Removes .ingot-swept. REQUIRES: none of its files is open. Network and FUSE file systems keep an
+/// open file under another name, and its folder with it.
+void remove_swept(const OutputPaths& paths);
 
 }  // namespace ingot::convert

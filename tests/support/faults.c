@@ -12,6 +12,8 @@
  * this one goes on with them: a row for each kind, 16 bytes of name and 8 of number.
  * INGOT_DISK=1: a file system in memory says that it is one on a disk, and is used as one.
  * A program that ends itself (abort) or is ended by the C library, or reads where nothing is, says on stderr where: a line `abort: FILE+OFFSET NAME` for each function.
+ * INGOT_SILLY=1: as on NFS and FUSE, a file that is removed while this program has it open gets the name .silly-INODE in
+ * its folder until it is closed.
  * INGOT_CLOCK=SECONDS: the clock of this host is as much ahead of all others, and of the file system's.
  * CALL: open, opendir (of a folder that is listed or synced), pread, pwrite, fsync, fsyncdir (of a directory), fdatasync, syncfs, fallocate, ftruncate,
  * link, rename, remove (of a file or a folder), mkdir, close, mmap, flock; malloc (each call that asks for memory). */
@@ -219,8 +221,55 @@ FILE* fopen64(const char* path, const char* mode) {
   return fails(kOpen) ? NULL : REAL(FILE*, "fopen64", const char*, const char*)(path, mode);
 }
 DIR* opendir(const char* path) { return fails(kOpendir) ? NULL : REAL(DIR*, "opendir", const char*)(path); }
+
+/* Files that were removed while they were open. */
+static struct Silly {
+  dev_t device;
+  ino_t inode;
+  char path[1024];
+} silly[64];
+static int n_silly = 0;
+
+static int is_open(const struct stat* file) {
+  enum { kMostFds = 256 };
+  struct stat other;
+  for (int fd = 3; fd < kMostFds; ++fd) {
+    if (fstat(fd, &other) == 0 && other.st_dev == file->st_dev && other.st_ino == file->st_ino) return 1;
+  }
+  return 0;
+}
+
+/* True if the file, which is open, got another name in place of being removed. */
+static int is_renamed(int folder, const char* path) {
+  struct stat file;
+  if (getenv("INGOT_SILLY") == NULL || fstatat(folder, path, &file, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(file.st_mode) ||
+      !is_open(&file))
+    return 0;
+  if (n_silly == sizeof silly / sizeof *silly) abort();
+  char link[64], holder[512] = "";
+  const char* name = strrchr(path, '/');
+  if (name != NULL) {
+    snprintf(holder, sizeof holder, "%.*s", (int)(name - path), path);
+  } else {
+    snprintf(link, sizeof link, "/proc/self/fd/%d", folder);
+    if (folder == AT_FDCWD || readlink(link, holder, sizeof holder - 1) < 0) abort();
+  }
+  struct Silly* row = &silly[n_silly++];
+  row->device = file.st_dev;
+  row->inode = file.st_ino;
+  snprintf(row->path, sizeof row->path, "%s/.silly-%lu", holder, (unsigned long)file.st_ino);
+  if (REAL(int, "renameat", int, const char*, int, const char*)(folder, path, AT_FDCWD, row->path) != 0) abort();
+  return 1;
+}
+
 int close(int fd) {
+  struct stat file;
+  const int is_file = n_silly > 0 && fstat(fd, &file) == 0;
   const int result = REAL(int, "close", int)(fd);
+  for (int i = 0; is_file && i < n_silly; ++i) {
+    if (silly[i].device == file.st_dev && silly[i].inode == file.st_ino && !is_open(&file))
+      REAL(int, "unlink", const char*)(silly[i].path);
+  }
   return fails(kClose) ? -1 : result;
 }
 
@@ -273,11 +322,19 @@ int renameat2(int from_folder, const char* from, int to_folder, const char* to, 
   if (fails(kRename)) return -1;
   return REAL(int, "renameat2", int, const char*, int, const char*, unsigned)(from_folder, from, to_folder, to, flags);
 }
-int remove(const char* path) { return fails(kRemove) ? -1 : REAL(int, "remove", const char*)(path); }
-int unlink(const char* path) { return fails(kRemove) ? -1 : REAL(int, "unlink", const char*)(path); }
+int remove(const char* path) {
+  if (fails(kRemove)) return -1;
+  return is_renamed(AT_FDCWD, path) ? 0 : REAL(int, "remove", const char*)(path);
+}
+int unlink(const char* path) {
+  if (fails(kRemove)) return -1;
+  return is_renamed(AT_FDCWD, path) ? 0 : REAL(int, "unlink", const char*)(path);
+}
 int rmdir(const char* path) { return fails(kRemove) ? -1 : REAL(int, "rmdir", const char*)(path); }
 int unlinkat(int folder, const char* path, int flags) {
-  return fails(kRemove) ? -1 : REAL(int, "unlinkat", int, const char*, int)(folder, path, flags);
+  if (fails(kRemove)) return -1;
+  if (flags == 0 && is_renamed(folder, path)) return 0;
+  return REAL(int, "unlinkat", int, const char*, int)(folder, path, flags);
 }
 int mkdir(const char* path, mode_t mode) { return fails(kMkdir) ? -1 : REAL(int, "mkdir", const char*, mode_t)(path, mode); }
 int mkdirat(int folder, const char* path, mode_t mode) {
