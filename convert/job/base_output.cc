@@ -40,7 +40,9 @@ constexpr std::size_t kTakePiece = std::size_t{1} << 20;
 
 // The choices that decide a tensor's bytes: not in which file it lies, nor what was let pass.
 Json choices_of(Json recipe) {
-  for (const char* key : {"shards", "align", "links", "allow"}) recipe.erase(key);
+  for (const char* key : {"shards", "align", "files", "order", "links", "allow"}) recipe.erase(key);
+  if (const auto slicing = recipe.find("slicing"); slicing != recipe.end() && slicing->is_object())
+    slicing->erase("links");
   return recipe;
 }
 

@@ -67,6 +67,8 @@ struct SlicingFlags {
 };
 
 void declare_slicing(FlagTable& table, SlicingFlags& flags);
+/// True if the output is cut for ranks.
+bool is_sliced(const SlicingFlags& flags);
 
 /// Puts the flags into the options. Throws kInvalidArgument for flags that contradict one another,
 /// and as make_topology does.
