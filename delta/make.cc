@@ -135,7 +135,7 @@ class Maker {
       Worker state{.number = worker,
                    .old = PieceReader(old_, turns),
                    .now = PieceReader(now_, turns),
-                   .writer = DifferenceWriter(options_.encoding, options_.checksum)};
+                   .writer = DifferenceWriter(options_.encoding, options_.checksum, threads)};
       while (!has_failed) {
         const std::size_t n = next++;
         if (n >= by_size.size()) return;

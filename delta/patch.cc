@@ -15,6 +15,10 @@ namespace ingot::delta {
 namespace {
 
 constexpr int kDeltaLevel = 1;
+// A frame that is made in jobs, by threads of its own, has the same bytes for any number of these.
+constexpr std::uint64_t kJobsFrom = std::uint64_t{64} << 20;
+constexpr int kJobBytes = 1 << 20;
+constexpr std::size_t kMostCompressing = 2;
 constexpr int kMaxDeltaWindowLog = 27;
 constexpr std::size_t kSkippedBytes = std::size_t{1} << 20;
 constexpr std::size_t kPositionBytes = 4;
@@ -264,16 +268,21 @@ std::optional<DeltaEncoding> find_encoding(std::string_view name) {
 /// The frame of a difference.
 class DifferenceWriter::Frame {
  public:
-  Frame() : context_(ZSTD_createCCtx()), out_(ZSTD_CStreamOutSize()) {
+  explicit Frame(std::size_t threads)
+      : n_workers_(static_cast<int>(std::clamp<std::size_t>(threads, 1, kMostCompressing))),
+        context_(ZSTD_createCCtx()),
+        out_(ZSTD_CStreamOutSize()) {
     if (context_ == nullptr) throw std::bad_alloc();
-    INGOT_CHECK(!ZSTD_isError(
-        ZSTD_CCtx_setParameter(context_.get(), ZSTD_c_compressionLevel, kDeltaLevel)));
+    set(ZSTD_c_compressionLevel, kDeltaLevel);
   }
 
   using Put = std::function<void(std::span<const std::byte>)>;
   void begin(std::uint64_t n_content) {
     // The frame before may have been left in the middle.
     INGOT_CHECK(!ZSTD_isError(ZSTD_CCtx_reset(context_.get(), ZSTD_reset_session_only)));
+    const bool has_jobs = n_content >= kJobsFrom;
+    set(ZSTD_c_nbWorkers, has_jobs ? n_workers_ : 0);
+    if (has_jobs) set(ZSTD_c_jobSize, kJobBytes);
     INGOT_CHECK(!ZSTD_isError(ZSTD_CCtx_setPledgedSrcSize(context_.get(), n_content)));
     n_written_ = 0;
   }
@@ -293,6 +302,9 @@ class DifferenceWriter::Frame {
     void operator()(ZSTD_CCtx_s* context) const { ZSTD_freeCCtx(context); }
   };
 
+  void set(ZSTD_cParameter parameter, int value) {
+    INGOT_CHECK(!ZSTD_isError(ZSTD_CCtx_setParameter(context_.get(), parameter, value)));
+  }
   void feed(std::span<const std::byte> content, ZSTD_EndDirective directive, const Put& put) {
     ZSTD_inBuffer in{content.data(), content.size(), 0};
     while (true) {
@@ -306,13 +318,15 @@ class DifferenceWriter::Frame {
     }
   }
 
+  int n_workers_;
   std::unique_ptr<ZSTD_CCtx_s, Free> context_;
   std::vector<std::byte> out_;
   std::uint64_t n_written_ = 0;
 };
 
-DifferenceWriter::DifferenceWriter(DeltaEncoding encoding, ChecksumKind checksum)
-    : encoding_(encoding), checksum_(checksum), frame_(std::make_unique<Frame>()) {}
+DifferenceWriter::DifferenceWriter(DeltaEncoding encoding, ChecksumKind checksum,
+                                   std::size_t threads)
+    : encoding_(encoding), checksum_(checksum), frame_(std::make_unique<Frame>(threads)) {}
 DifferenceWriter::~DifferenceWriter() = default;
 DifferenceWriter::DifferenceWriter(DifferenceWriter&&) noexcept = default;
 DifferenceWriter& DifferenceWriter::operator=(DifferenceWriter&&) noexcept = default;

@@ -48,7 +48,8 @@ struct TensorDifference {
 /// Makes differences, one after another.
 class DifferenceWriter {
  public:
-  DifferenceWriter(DeltaEncoding encoding, ChecksumKind checksum);
+  /// Compresses differences of 64 MiB and more on two threads of its own, or one if `threads` is 1.
+  DifferenceWriter(DeltaEncoding encoding, ChecksumKind checksum, std::size_t threads = 1);
   ~DifferenceWriter();
   DifferenceWriter(DifferenceWriter&&) noexcept;
   DifferenceWriter& operator=(DifferenceWriter&&) noexcept;
@@ -56,7 +57,8 @@ class DifferenceWriter {
   /// Bytes of the pieces that are read.
   static constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
   /// Compares both states piece by piece, and gives `put` the compressed difference in order. The
-  /// bytes depend on the states and the encoding only. REQUIRES: with kOverwrite less than
+  /// bytes depend on the states and the encoding only: from 64 MiB on a frame is made of jobs of
+  /// 1 MiB, whatever the number of threads. REQUIRES: with kOverwrite less than
   /// kOverwriteLimit bytes. Asks the StopScope before each piece.
   TensorDifference write(const TensorSides& sides,
                          const std::function<void(std::span<const std::byte>)>& put);

@@ -3,6 +3,8 @@
 #include <memory>
 #include <numeric>
 
+#include <zstd.h>
+
 #include "tests/support/expect_error.h"
 #include "tests/support/test.h"
 
@@ -30,10 +32,11 @@ struct Made {
   TensorDifference difference;
 };
 
-Made make(const Bytes& before, const Bytes& after, DeltaEncoding encoding) {
+Made make(const Bytes& before, const Bytes& after, DeltaEncoding encoding,
+          std::size_t threads = 1) {
   Made made;
   made.difference =
-      DifferenceWriter(encoding, ChecksumKind::kXxh3)
+      DifferenceWriter(encoding, ChecksumKind::kXxh3, threads)
           .write({before.size(), pieces_of(before), pieces_of(after)},
                  [&](std::span<const std::byte> bytes) {
                    made.payload.insert(made.payload.end(), bytes.begin(), bytes.end());
@@ -110,6 +113,19 @@ TEST(PatchTest, EveryCutOfAPayloadIsRefused) {
     testing::expect_error(ErrorCode::kCorrupt, "its payload",
                           [&] { patched(before, longer, encoding, 1000); });
   }
+}
+
+TEST(PatchTest, LargeFramesAreOneWithAnyThreads) {
+  Bytes before((std::size_t{64} << 20) + 12'345), after = before;
+  for (std::size_t i = 0, step = 1; i < after.size(); i += step, step = step * 7 % 4001)
+    after[i] = static_cast<std::byte>(1 + i % 3);
+  const Made one = make(before, after, DeltaEncoding::kXor);
+  for (const std::size_t threads : {std::size_t{2}, std::size_t{9}})
+    EXPECT_EQ(make(before, after, DeltaEncoding::kXor, threads).payload, one.payload) << threads;
+  EXPECT_EQ(ZSTD_findFrameCompressedSize(one.payload.data(), one.payload.size()),
+            one.payload.size());
+  EXPECT_EQ(ZSTD_getFrameContentSize(one.payload.data(), one.payload.size()), before.size());
+  EXPECT_EQ(patched(before, one.payload, DeltaEncoding::kXor, 1 << 20), after);
 }
 
 }  // namespace
