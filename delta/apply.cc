@@ -7,6 +7,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "delta/file_copy.h"
 #include "delta/journal.h"
@@ -45,6 +47,42 @@ struct FilePlan {
   [[nodiscard]] bool wants(std::uint32_t file) const { return is_whole[file]; }
 };
 
+constexpr std::uint64_t kBlock = 4096;  // size of the blocks that a file system shares
+
+void require_writable(const fs::path& folder) {
+  if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
+    throw system_error(errno, "change the files in it", folder.string());
+}
+
+// Gives a file or folder that takes the place of another its owner, as far as this user may.
+void keep_owner(const fs::path& from, const fs::path& to) {
+  struct stat facts {};
+  if (::lstat(from.c_str(), &facts) != 0) return;
+  const int kept = ::lchown(to.c_str(), facts.st_uid, facts.st_gid);
+  (void)kept;
+}
+
+// For a folder; one without such a folder before it stays as it is.
+void keep_mode(const fs::path& from, const fs::path& to) {
+  if (!stamp_of(from)) return;
+  keep_owner(from, to);
+  std::error_code failure;
+  const fs::file_status status = fs::status(from, failure);
+  if (!failure) fs::permissions(to, status.permissions(), failure);
+  if (failure) throw system_error(failure.value(), "set the mode", to.string());
+}
+
+// True if ranges of the file may be written: it is a regular file with this one name. The journal
+// is begun only where each of its files could be opened.
+bool may_write_to(const Folder& folder, const std::string& name) {
+  try {
+    return folder.open(name, O_RDWR).valid();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kExists || error.code() == ErrorCode::kPermission) return false;
+    throw;
+  }
+}
+
 // Writes weights files whole, from the pieces of their tensors.
 class WholeFiles {
  public:
@@ -58,6 +96,7 @@ class WholeFiles {
       const fs::path name = inside / facts.name;
       (void)folder.make(name.parent_path());
       files_[file] = folder.replace(name, O_RDWR);
+      keep_owner(source.path(), files_[file].path());
       is_clone_[file] = clone_file(source, files_[file]);
       if (is_clone_[file]) continue;
       files_[file].reserve(facts.n_bytes);
@@ -67,8 +106,28 @@ class WholeFiles {
 
   void put(const TensorPiece& piece) {
     const std::uint32_t file = piece.tensor->file;
-    if (!files_[file].valid() || (is_clone_[file] && !piece.is_patched)) return;
-    files_[file].write_exact(piece.after, piece.tensor->offset + piece.offset);
+    const std::uint64_t begin = piece.tensor->offset + piece.offset;
+    if (!files_[file].valid()) return;
+    if (!is_clone_[file]) return files_[file].write_exact(piece.after, begin);
+    if (!piece.is_patched) return;
+    // Blocks without a change stay shared.
+    const auto differs = [&](std::uint64_t from, std::uint64_t to) {
+      const auto part = [&](std::span<const std::byte> bytes) {
+        return bytes.subspan(static_cast<std::size_t>(from - begin),
+                             static_cast<std::size_t>(to - from));
+      };
+      return !std::ranges::equal(part(piece.before), part(piece.after));
+    };
+    const std::uint64_t end = begin + piece.after.size();
+    for (std::uint64_t at = begin, run = begin; at < end; at = run) {
+      const auto next = [&] { return std::min(round_down(run, kBlock) + kBlock, end); };
+      while (run < end && differs(run, next())) run = next();
+      if (run > at)
+        files_[file].write_exact(piece.after.subspan(static_cast<std::size_t>(at - begin),
+                                                     static_cast<std::size_t>(run - at)),
+                                 at);
+      while (run < end && !differs(run, next())) run = next();
+    }
   }
   void finish() {
     for (Fd& file : files_) {
@@ -116,11 +175,13 @@ class Application {
   }
 
   Applied apply(const Folder& folder) {
+    require_writable(base_);
     // Leftovers of a killed run.
     folder.remove_all(kStagingName);
     folder.remove_all(kSweptName);
     remove_sibling();
     if (chain_.is_empty()) return std::move(applied_);
+    lock_ranks();
     check_extra();
     if (options_.in_place || !exchange(folder)) {
       write_in_place(folder);
@@ -176,9 +237,7 @@ class Application {
     plan.is_run.assign(changed.size(), false);
     for (std::uint32_t file = 0; file < changed.size(); ++file) {
       const std::string& name = weights_->files()[file].name;
-      // Only a regular file with this one name may be written to.
-      plan.is_run[file] = in_place && !chain_.full && changed[file] && folder.n_links(name) == 1 &&
-                          !fs::is_symlink(base_ / name);
+      plan.is_run[file] = in_place && !chain_.full && changed[file] && may_write_to(folder, name);
       plan.is_whole[file] = (changed[file] || chain_.full) && !plan.is_run[file];
       const std::uint32_t leader = reader_->leader_of(file);
       if (!plan.is_whole[file] || leader == file) continue;
@@ -246,10 +305,15 @@ class Application {
 
   // Removes the old version, or an unfinished new one, that a kill has left.
   void remove_sibling() const;
+  // Keeps runs away that change one rank by itself.
+  void lock_ranks();
   // False where the file system, or the place of the base, allows no exchange.
   bool exchange(const Folder& folder);
   // Fills the sibling. False where it cannot hold what the base has.
-  bool mirror(const FilePlan& plan, const Folder& sibling) const;
+  bool mirror(const FilePlan& plan, const Folder& folder, const Folder& sibling) const;
+  // Throws where a journal could not be finished: by a mount or a folder in the place of a file, a
+  // file in that of a folder, or a folder that this user may not change.
+  void require_open(const FilePlan& plan, const Folder& folder) const;
   void write_in_place(const Folder& folder);
 
   const fs::path base_;
@@ -258,7 +322,25 @@ class Application {
   Applied applied_;
   std::optional<Weights> weights_;
   std::optional<ChainReader> reader_;
+  std::vector<Fd> locks_;  // until the old version is removed
 };
+
+[[noreturn]] void refuse_second(const fs::path& place) {
+  throw Error(ErrorCode::kExists, "gets a version from another process at this moment")
+      .in_file(place.string());
+}
+
+Fd locked(const fs::path& place) {
+  Fd folder = Fd::open_directory(place);
+  if (folder.try_lock() == LockState::kHeldElsewhere) refuse_second(place);
+  return folder;
+}
+
+void Application::lock_ranks() {
+  for (const std::string& rank : weights_->folders()) {
+    if (stamp_of(base_ / rank)) locks_.push_back(locked(base_ / rank));
+  }
+}
 
 fs::path sibling_name(const fs::path& base) {
   return fmt::format(".{}.ingot-next", base.filename().string());
@@ -288,7 +370,7 @@ bool can_exchange(const Folder& folder) {
   return can;
 }
 
-bool Application::mirror(const FilePlan& plan, const Folder& sibling) const {
+bool Application::mirror(const FilePlan& plan, const Folder& folder, const Folder& sibling) const {
   std::set<std::string> left_out = plan.removed;
   for (const auto& [name, file] : plan.placed) left_out.insert(name);
   for (const auto& [name, first] : plan.linked) left_out.insert(name);
@@ -296,10 +378,11 @@ bool Application::mirror(const FilePlan& plan, const Folder& sibling) const {
     if (plan.is_whole[file]) left_out.insert(weights_->files()[file].name);
   }
   left_out.insert(state_name({}).string());
-  for (const std::string& folder : plan.folders) left_out.insert(state_name(folder).string());
+  for (const std::string& rank : plan.folders) left_out.insert(state_name(rank).string());
   const fs::path target = sibling.path();
   for (const fs::directory_entry& entry : entries_below(base_)) {
     const fs::path name = entry.path().lexically_relative(base_);
+    if (folder.is_mount(name)) return false;
     if (left_out.contains(name.string()) || name.begin()->string().starts_with(".ingot-")) continue;
     std::error_code failure;
     const fs::file_status status = entry.symlink_status(failure);
@@ -307,7 +390,6 @@ bool Application::mirror(const FilePlan& plan, const Folder& sibling) const {
       fs::copy_symlink(entry.path(), target / name, failure);
     } else if (!failure && fs::is_directory(status)) {
       (void)sibling.make(name);
-      fs::permissions(target / name, status.permissions(), failure);
     } else if (!fs::is_regular_file(status) || !link_file(entry.path(), target / name)) {
       return false;
     }
@@ -339,12 +421,11 @@ bool Application::exchange(const Folder& folder) {
       applied_.remarks.emplace_back("in place, since the file system exchanges no directories");
       return false;
     }
+    // The lock of the base goes with the old folder: this one holds until that is removed.
+    locks_.push_back(locked(sibling->path()));
     (void)sibling->make(marker);
-    std::error_code failure;
-    fs::permissions(sibling->path(), fs::status(base_, failure).permissions(), failure);
-    if (failure) throw system_error(failure.value(), "set the mode", sibling->path());
     const FilePlan plan = plan_files(folder, /*in_place=*/false);
-    if (!mirror(plan, *sibling)) {
+    if (!mirror(plan, folder, *sibling)) {
       parent->remove_all(name);
       applied_.remarks.emplace_back(
           "in place, since not everything in the directory can have a hard link");
@@ -359,11 +440,23 @@ bool Application::exchange(const Folder& folder) {
     write_state(*sibling, {}, chain_.to);
     sibling->remove(marker);
     for (const fs::directory_entry& entry : entries_below(sibling->path())) {
-      if (entry.is_directory() && !entry.is_symlink()) sync_directory(entry.path());
+      if (!entry.is_directory() || entry.is_symlink()) continue;
+      keep_mode(base_ / entry.path().lexically_relative(sibling->path()), entry.path());
+      sync_directory(entry.path());
     }
+    keep_mode(base_, sibling->path());
     sync_directory(sibling->path());
-    if (exchange_names(parent_path / name, base_) != 0)
-      throw system_error(errno, "exchange it with the new version", base_.string());
+    if (exchange_names(parent_path / name, base_) != 0) {
+      const int number = errno;
+      const Error error = system_error(number, "exchange it with the new version", base_.string());
+      if (number != EXDEV && number != EBUSY && number != EINVAL && number != EPERM &&
+          number != EACCES)
+        throw Error(error);
+      // An overlay whose lower layer has the directory; a folder of others with the sticky bit.
+      parent->remove_all(name);
+      applied_.remarks.push_back(fmt::format("in place: {}", error.what()));
+      return false;
+    }
   } catch (Error& error) {
     try {
       parent->remove_all(name);
@@ -376,8 +469,61 @@ bool Application::exchange(const Folder& folder) {
     throw;
   }
   sync_directory(parent_path);
-  parent->remove_all(name);
+  try {
+    parent->remove_all(name);
+  } catch (const Error& error) {
+    applied_.remarks.push_back(fmt::format(
+        "the new version is in its place, and some of the old one is left: {}", error.what()));
+  }
   return true;
+}
+
+void Application::require_open(const FilePlan& plan, const Folder& folder) const {
+  std::set<fs::path> changed, folders = {fs::path(), fs::path(kSyncFolder)};
+  for (std::uint32_t file = 0; file < plan.is_whole.size(); ++file) {
+    if (plan.is_whole[file] || plan.is_run[file]) changed.insert(weights_->files()[file].name);
+  }
+  for (const auto& [name, file] : plan.placed) changed.insert(name);
+  for (const auto& [name, first] : plan.linked) changed.insert(name);
+  const auto is_found = [&](const fs::path& name) {
+    std::error_code failure;
+    return fs::exists(fs::symlink_status(base_ / name, failure));
+  };
+  const auto is_there = [&](const fs::path& name) {
+    return is_found(name) && !plan.removed.contains(name.string());
+  };
+  const auto is_folder = [&](const fs::path& name) {
+    return fs::is_directory(base_ / name) && !fs::is_symlink(base_ / name);
+  };
+  const auto refuse = [&](const fs::path& name, std::string_view fact) {
+    throw Error(ErrorCode::kExists, "{}, which the new version has no place for (move it away)",
+                fact)
+        .in_file((base_ / name).string());
+  };
+  for (const fs::path& name : changed) {
+    for (fs::path parent = name.parent_path(); !parent.empty(); parent = parent.parent_path()) {
+      if (is_there(parent) && !is_folder(parent)) refuse(parent, "is no folder");
+    }
+    if (!is_folder(name)) continue;
+    for (const fs::directory_entry& entry : entries_below(base_ / name)) {
+      const fs::path below = entry.path().lexically_relative(base_);
+      if (is_there(below) && !is_folder(below)) refuse(below, "is in a folder that becomes a file");
+    }
+  }
+  changed.insert(plan.removed.begin(), plan.removed.end());
+  for (const fs::path& name : changed) {
+    if (stamp_of(base_ / name.parent_path())) folders.insert(name.parent_path());
+    if (is_found(name) && folder.is_mount(name)) {
+      throw Error(ErrorCode::kExists,
+                  "is another mount, and gets no version through it (unmount it, or apply where "
+                  "the files themselves are)")
+          .in_file((base_ / name).string());
+    }
+  }
+  for (const std::string& rank : plan.folders) folders.insert(fs::path(rank) / kSyncFolder);
+  for (const fs::path& name : folders) {
+    if (is_folder(name)) require_writable(base_ / name);
+  }
 }
 
 void Application::write_in_place(const Folder& folder) {
@@ -386,6 +532,7 @@ void Application::write_in_place(const Folder& folder) {
   try {
     const Folder staged = folder.make(staging);
     const FilePlan plan = plan_files(folder, /*in_place=*/true);
+    require_open(plan, folder);
     JournalFacts facts{.version = chain_.to};
     std::vector<RunWriter> runs;
     facts.n_runs = std::max<std::size_t>(std::min(options_.threads, weights_->stored().size()), 1);
@@ -449,24 +596,24 @@ Applied check_chain(const fs::path& base, std::span<const fs::path> given,
 
 Applied apply_chain(const fs::path& base, std::span<const fs::path> given,
                     const ApplyOptions& options) {
-  const fs::path place = place_of(base);
+  const fs::path place = place_of(formats::checkpoint_directory(base));
   if (const auto cache = formats::hub_folder_around(place, /*is_whole=*/true)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "is in the hub's cache, whose files are fetched and not changed (copy the "
                 "checkpoint with cp -rL, and change the copy)")
         .in_file(base.string());
   }
+  const Fd lock = locked(place);
+  // Another run may have exchanged the directory before it was locked.
+  if (const auto now = stamp_of(place); !now || !now->is_same_file(lock.stamp()))
+    refuse_second(place);
   const Folder folder = Folder::open(place);
-  const Fd lock = Fd::open_directory(place);
   const fs::path sync_lock = place / kSyncFolder / "lock";
   // The lock of engines that pull, where one was here.
   Fd other_lock;
   if (stamp_of(sync_lock)) other_lock = Fd::open_for_reading(sync_lock);
-  if (lock.try_lock() == LockState::kHeldElsewhere ||
-      (other_lock.valid() && other_lock.try_lock() == LockState::kHeldElsewhere)) {
-    throw Error(ErrorCode::kExists, "gets a version from another process at this moment")
-        .in_file(place.string());
-  }
+  if (other_lock.valid() && other_lock.try_lock() == LockState::kHeldElsewhere)
+    refuse_second(place);
   std::optional<std::uint64_t> finished;
   if (has_journal(place)) finished = finish_journal(folder, options.threads);
   formats::require_finished_directory(place);

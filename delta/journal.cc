@@ -152,6 +152,22 @@ class WindowedPatch {
   bool is_dirty_ = false;
 };
 
+// Removes a file that goes; a folder of its name has come since.
+void remove_file(const Folder& folder, const std::string& name) {
+  const fs::path path = fs::path(folder.path()) / name;
+  if (!fs::is_directory(path) || fs::is_symlink(path)) folder.remove(name);
+}
+
+// Removes empty folders in whose place a file comes.
+void remove_empty(const Folder& folder, const std::string& name) {
+  const fs::path path = fs::path(folder.path()) / name;
+  if (!fs::is_directory(path) || fs::is_symlink(path)) return;
+  const std::vector<fs::directory_entry> entries = entries_below(path);
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry)
+    if (entry->is_directory()) folder.remove(entry->path().lexically_relative(folder.path()));
+  folder.remove(name);
+}
+
 void sync_folders(const Folder& folder, const std::set<fs::path>& names) {
   for (const fs::path& name : names) sync_directory(fs::path(folder.path()) / name);
   sync_directory(folder.path());
@@ -299,12 +315,14 @@ std::uint64_t finish_journal(const Folder& folder, std::size_t threads) {
     });
   }
   for (const auto& [number, name] : facts.files) folder.open(name, O_RDWR).sync();
+  for (const std::string& name : facts.removed) remove_file(folder, name);
   std::set<fs::path> folders;
   const fs::path staged = partial / kStagedFiles;
   for (const std::string& name : facts.staged) {
     const fs::path parent = fs::path(name).parent_path();
     if (folder.stamp(staged / name)) {
       (void)folder.make(parent);
+      remove_empty(folder, name);
       folder.rename(staged / name, folder, name);
     } else if (!folder.stamp(name)) {
       throw Error(ErrorCode::kMismatch, "is neither in the journal nor in its place")
@@ -312,7 +330,6 @@ std::uint64_t finish_journal(const Folder& folder, std::size_t threads) {
     }
     if (!parent.empty()) folders.insert(parent);
   }
-  for (const std::string& name : facts.removed) folder.remove(name);
   sync_folders(folder, folders);
   for (const std::string& rank : facts.folders) write_state(folder, rank, facts.version);
   write_state(folder, {}, facts.version);

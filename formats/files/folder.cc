@@ -25,17 +25,17 @@ namespace {
 constexpr mode_t kFolderMode = 0777, kFileMode = 0644;
 constexpr int kFolderFlags = O_PATH | O_DIRECTORY | O_CLOEXEC;
 
-// The identity of a file system's mount: another number is another mount, also one of the same
-// folders. Systems without such numbers have only the device.
-std::pair<std::uint64_t, std::uint64_t> mount_of(const Fd& folder) {
+// The identity of an open file's or folder's mount: another number is another mount, also one of
+// the same folders. Systems without such numbers have only the device.
+std::pair<std::uint64_t, std::uint64_t> mount_of(const Fd& entry) {
   std::uint64_t mount = 0;
 #ifdef STATX_MNT_ID
   struct statx facts {};
-  if (::statx(folder.get(), "", AT_EMPTY_PATH, STATX_MNT_ID, &facts) == 0 &&
+  if (::statx(entry.get(), "", AT_EMPTY_PATH, STATX_MNT_ID, &facts) == 0 &&
       (facts.stx_mask & STATX_MNT_ID) != 0)
     mount = facts.stx_mnt_id;
 #endif
-  return {folder.stamp().device, mount};
+  return {entry.stamp().device, mount};
 }
 
 Error in_the_way(std::string_view fact, const std::string& path) {
@@ -263,7 +263,7 @@ Fd Folder::open(const fs::path& name, int flags) const {
   return Fd(fd, path_of(name));
 }
 
-std::optional<FileStamp> Folder::stamp(const fs::path& name) const {
+std::optional<Fd> Folder::entry(const fs::path& name) const {
   const std::optional<Folder> holder = find(name.parent_path());
   if (!holder) return std::nullopt;
   const int fd = uninterrupted([&] {
@@ -271,7 +271,17 @@ std::optional<FileStamp> Folder::stamp(const fs::path& name) const {
   });
   if (fd < 0 && errno == ENOENT) return std::nullopt;
   if (fd < 0) throw system_error(errno, "look at", path_of(name));
-  return Fd(fd, path_of(name)).stamp();
+  return Fd(fd, path_of(name));
+}
+
+std::optional<FileStamp> Folder::stamp(const fs::path& name) const {
+  const std::optional<Fd> found = entry(name);
+  return found ? std::optional(found->stamp()) : std::nullopt;
+}
+
+bool Folder::is_mount(const fs::path& name) const {
+  const std::optional<Fd> found = entry(name);
+  return found && mount_of(*found) != mount_of(fd_);
 }
 
 std::uint64_t Folder::n_links(const fs::path& name) const {

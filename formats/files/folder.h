@@ -52,6 +52,8 @@ class Folder {
   [[nodiscard]] Fd open(const std::filesystem::path& name, int flags) const;
   /// The stamp of the entry of this name, be it a link; nullopt when there is none.
   [[nodiscard]] std::optional<FileStamp> stamp(const std::filesystem::path& name) const;
+  /// True if the entry of this name is another mount, of a folder or of one file.
+  [[nodiscard]] bool is_mount(const std::filesystem::path& name) const;
   /// How many names (hard links) a file has, this one included; 0 when there is no such file.
   [[nodiscard]] std::uint64_t n_links(const std::filesystem::path& name) const;
 
@@ -68,6 +70,8 @@ class Folder {
   explicit Folder(Fd fd) : fd_(std::move(fd)) {}
   /// The folder of one name directly in this one; nullopt when it is missing.
   [[nodiscard]] std::optional<Folder> step(const std::string& name) const;
+  /// The entry of this name, be it a link; nullopt when there is none.
+  [[nodiscard]] std::optional<Fd> entry(const std::filesystem::path& name) const;
   /// The folder that holds this name.
   [[nodiscard]] Folder holder_of(const std::filesystem::path& name) const;
   [[nodiscard]] std::string path_of(const std::filesystem::path& name) const;

@@ -10,8 +10,10 @@
 
 With `all` chains have 20 versions."""
 
+import contextlib
 import ctypes
 import ctypes.util
+import fcntl
 import hashlib
 import json
 import os
@@ -136,6 +138,15 @@ def tree(folder, without=()):
         elif path.is_file() and not name.startswith(without):
             found[name] = path.read_bytes()
     return found
+
+
+@contextlib.contextmanager
+def open_folder(path):
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
 
 
 def copy(source, target):
@@ -473,6 +484,26 @@ def links(work):
             note(f"{claim}: notes stay", (base / "sub/notes.txt").read_text() == "notes")
             note(f"{claim}: links stay", os.readlink(base / "link.txt") == "sub/notes.txt")
             shutil.rmtree(base), kept.unlink()
+    # A file in the place of a folder, and the other way round.
+    for path, files in (("v0", {"a": "1", "b/c": "2"}), ("v1", {"a/d": "3", "b": "4"})):
+        for name, text in files.items():
+            (work / path / name).parent.mkdir(exist_ok=True)
+            (work / path / name).write_text(text)
+    delta("make", work / "v0", work / "v1", "-o", work / "turned")
+    for flags in ([], ["--in-place"]):
+        base = copy(work / "v0", work / "base")
+        delta("apply", base, work / "turned", *flags)
+        now, then = ({k: v for k, v in tree(f, ".weight_sync").items() if "tensors" not in k} for f in (base, work / "v1"))
+        note(f"files and folders {flags}", now == then and tensors_in(base) == tensors_in(work / "v1"), now.keys())
+        base = copy(work / "v0", work / "base")
+        (base / "b/kept").write_text("5")
+        before = tree(base)
+        delta("apply", base, work / "turned", *flags, code=2)
+        note(f"a folder that holds more {flags}", tree(base) == before and not list(work.glob(".base*")))
+        with open_folder(base) as folder:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            words = delta("apply", base, work / "turned", *flags, code=2)
+        note(f"two at a time {flags}", "from another process" in words and tree(base) == before, words)
     # Sharded differently: tensors are changed where the base has them.
     run("convert", work / "v0", work / "c0", "--to", "nvfp4", "--progress", "never")
     run("convert", work / "v1", work / "c1", "--to", "nvfp4", "--progress", "never", "--max-shard-size", "60KB")
@@ -513,6 +544,13 @@ def bases(work):
     run("convert", source[1], work / "shards", *shards, "--progress", "never")
     report = document("convert", source[1], work / "based-shards", *shards, "--base", old)
     note("a base in other files", tree(work / "based-shards") == tree(work / "shards") and report["taken"] > 0, report)
+    ordered = ["--to", "nvfp4", "--order", "name"]
+    run("convert", source[0], work / "ordered", *ordered, "--progress", "never")
+    report = document("convert", source[0], work / "based-order", *ordered, "--base", old, "--links", "no")
+    note("a base in another order", tree(work / "based-order") == tree(work / "ordered") and report["taken"] > 0, report)
+    run("convert", source[0], work / "copies", "--to", "nvfp4", "--base", old, "--links", "no", "--progress", "never")
+    n_links = [path.stat().st_nlink for path in (work / "copies").glob("*.safetensors")]
+    note("a base without links", tree(work / "copies") == tree(old) and set(n_links) == {1}, n_links)
     report = document("convert", source[1], work / "other", "--to", "nvfp4", "--search", "amax", "--base", old)
     words = " ".join(fault["message"] for fault in report["warnings"])
     note("a base of another recipe", report["taken"] == 0 and "another recipe" in words, report)
@@ -555,6 +593,14 @@ def ranks(work, name, family, *flags):
     delta("make", old, full, "-o", work / "made")
     note(f"{name}: the delta of a conversion", tree(stream) == tree(work / "made"))
     report = document("convert", source[0], same, *flags, "--base", old)
+    if name == "ranks":
+        others = ["--max-shard-size", "100KB", "--links", "no"]
+        report_other = document("convert", source[0], work / "other", *flags, *others, "--base", old)
+        weights = [
+            {(path.parent.name, tensor): data for path in out.rglob("*.safetensors") for tensor, data in read_weights(path)[1].items()}
+            for out in (work / "other", old)
+        ]
+        note(f"{name}: a base in other files", report_other["taken"] > 0 and weights[0] == weights[1], report_other)
     files = sorted(path for path in old.rglob("*.safetensors"))
     is_linked = all(os.path.samefile(path, same / path.relative_to(old)) for path in files)
     note(f"{name}: files of the same source", tree(same) == tree(old) and is_linked, report)
@@ -592,6 +638,12 @@ def ranks(work, name, family, *flags):
         state = json.loads((own / ".weight_sync/state.json").read_text())
         note(f"{name}: the state of {rank.name}", state == {"version": "000001"}, state)
     for rank in list(old.glob("rank-*"))[:1]:
+        with open_folder(base / rank.name) as folder:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            for path in list(base.rglob(".weight_sync")):
+                shutil.rmtree(path)
+            words = delta("apply", base, stream, code=2)
+        note(f"{name}: a rank that another changes", "from another process" in words, words)
         mixed = copy(old, work / "mixed")
         shutil.copytree(work / rank.name, mixed / rank.name, dirs_exist_ok=True)
         words = delta("apply", mixed, stream, code=2)
