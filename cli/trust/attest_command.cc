@@ -24,6 +24,7 @@
 #include "formats/base/fd.h"
 #include "formats/base/printable.h"
 #include "formats/base/stop_scope.h"
+#include "formats/files/folder.h"
 #include "formats/files/named_file.h"
 #include "formats/json/json.h"
 #include "formats/signed/bundle.h"
@@ -165,12 +166,11 @@ void remove_leftovers_of(const fs::path& bundle) {
   constexpr std::size_t kRandomDigits = 16;
   const fs::path folder = bundle.has_parent_path() ? bundle.parent_path() : fs::path(".");
   std::error_code failure;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, failure)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : names_in(folder, failure)) {
     if (name.starts_with(begin) && name.size() == begin.size() + kRandomDigits &&
         name.find_first_not_of("0123456789abcdef", begin.size()) == std::string::npos &&
-        entry.symlink_status(failure).type() == fs::file_type::regular)
-      fs::remove(entry.path(), failure);
+        fs::symlink_status(folder / name, failure).type() == fs::file_type::regular)
+      fs::remove(folder / name, failure);
   }
 }
 
