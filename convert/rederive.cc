@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -179,6 +180,14 @@ std::uint64_t placed_bytes(const Plan& plan, std::uint32_t tensor) {
   return n;
 }
 
+// The name of the stored tensor that has a byte of a file in which several parts make up one.
+const std::string& joined_at(const PlannedFile& file, std::uint64_t offset) {
+  const auto behind =
+      std::ranges::upper_bound(file.joined, offset, {}, &PlannedFile::Joined::offset);
+  INGOT_CHECK(behind != file.joined.begin());
+  return std::prev(behind)->spec.name;
+}
+
 // The stored tensor of a byte that differs.
 DifferingTensor differing(const Plan& plan, std::uint32_t tensor, std::uint32_t member,
                           std::string file, std::uint64_t offset) {
@@ -189,8 +198,13 @@ DifferingTensor differing(const Plan& plan, std::uint32_t tensor, std::uint32_t 
                      .offset = offset};
   for (std::size_t p = 0; p < planned.n_parts; ++p) {
     for (const PlannedSlice& slice : slices_of(plan, planned, p)) {
-      if (slice.member == member && offset >= slice.offset && offset < slice.offset + slice.n_bytes)
+      if (slice.member != member) continue;
+      const PlannedFile& whole = plan.files[plan.places[slice.place].file];
+      if (!whole.joined.empty()) {
+        at.part = joined_at(whole, offset);
+      } else if (offset >= slice.offset && offset < slice.offset + slice.n_bytes) {
         at.part = plan.part_name(planned, p);
+      }
     }
   }
   return at;
@@ -257,12 +271,6 @@ void compare_tensors(const Plan& plan, const RederiveOptions& options, Comparing
   }
 }
 
-// The name of a constant of a file, by its offset.
-std::string constant_at(const PlannedFile& file, std::uint64_t offset) {
-  const auto at = std::ranges::find(file.joined, offset, &PlannedFile::Joined::offset);
-  return at == file.joined.end() ? std::string() : at->spec.name;
-}
-
 // Sizes of weights files, and the bytes of them that are known beforehand.
 void compare_headers(const Plan& plan, const ComparingSink& sink, RederiveReport& report) {
   for (std::uint32_t f = 0; f < plan.files.size(); ++f) {
@@ -280,7 +288,7 @@ void compare_headers(const Plan& plan, const ComparingSink& sink, RederiveReport
             continue;
           fact = at->offset == 0 ? "has another header than the plan"
                                  : fmt::format("has other bytes in the constant '{}'",
-                                               constant_at(file, at->offset));
+                                               joined_at(file, at->offset));
         }
         if (!fact.empty()) report.files.push_back({.file = written.name, .fact = fact});
       }
