@@ -91,9 +91,12 @@ std::vector<std::string> child_names(const Fd& folder) {
 // Entries of a folder by name, without those that are gone since they were listed.
 std::vector<fs::directory_entry> listed_entries(const fs::path& folder, std::error_code& failure) {
   std::vector<fs::directory_entry> entries;
+  // By text: libstdc++ 12 frees what was never its own where it gets no memory to join two paths.
+  std::string text = folder.string();
+  if (!text.ends_with('/')) text += '/';
   for (const std::string& name : names_in(folder, failure)) {
     std::error_code own;
-    fs::directory_entry entry(folder / name, own);
+    fs::directory_entry entry(text + name, own);
     if (!own) {
       entries.push_back(std::move(entry));
     } else if (own != std::errc::no_such_file_or_directory) {
