@@ -437,9 +437,12 @@ std::uint64_t parse_layers(std::string_view word) {
 }
 
 SchemeId parse_touched_scheme(std::string_view word) {
-  if (std::ranges::find(kTouchedSchemes, word) == kTouchedSchemes.end())
-    refuse_word("--keep-touched", word, kTouchedSchemes);
-  return parse_scheme_word(word, "--keep-touched");
+  // Records have the scheme's own name.
+  const auto scheme = formats::find_scheme(lower_case(word));
+  for (const std::string_view choice : kTouchedSchemes) {
+    if (scheme && scheme == formats::find_scheme(choice)) return *scheme;
+  }
+  refuse_word("--keep-touched", word, kTouchedSchemes);
 }
 
 std::string parse_directory(std::string_view word) {

@@ -234,7 +234,7 @@ def adapted(key, public):
     halves = [struct.pack("<512f", *((i * 37 % 101 - 50) / 100 for i in range(512))), struct.pack("<512f", *((i % 7 - 3) / 50 for i in range(512)))]
     write_tensors(os.path.join(adapter, "adapter_model.safetensors"),
                   {prefix + "A.weight": ("F32", [2, 256], halves[0]), prefix + "B.weight": ("F32", [256, 2], halves[1])})
-    out = convert("adapted", "--to", "nvfp4", "--lora", adapter, "--lora-scale", "0.5")
+    out = convert("adapted", "--to", "nvfp4", "--lora", adapter, "--lora-scale", "0.5", "--keep-touched", "fp8")
     run(2, "rederive", out, "--source", example, says="give --with lora=PATH")
     derived(out, example, key, public, lora=adapter)
     flip(os.path.join(adapter, "adapter_model.safetensors"), os.path.getsize(os.path.join(adapter, "adapter_model.safetensors")) - 2)
