@@ -7,7 +7,7 @@
 
 #include "formats/base/error.h"
 #include "quantize/group_encoder.h"
-#include "quantize/kernels/scale_errors.h"
+#include "quantize/kernels/scales/scale_errors.h"
 #include "quantize/schemes.h"
 
 namespace ingot::quantize {

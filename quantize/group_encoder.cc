@@ -12,7 +12,7 @@
 #include "formats/base/error.h"
 #include "quantize/kernels/codes.h"
 #include "quantize/kernels/row_scan.h"
-#include "quantize/kernels/scale_errors.h"
+#include "quantize/kernels/scales/scale_errors.h"
 
 namespace ingot::quantize {
 namespace {

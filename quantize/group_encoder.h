@@ -24,8 +24,8 @@ struct GroupEncoding {
   float (*exact_scale)(formats::MatrixView<const float> group, float amax,
                        const EncodeOptions& options) = nullptr;
   std::size_t n_candidates = 1;
-  /// Squared errors of each group under its scale (quantize/kernels/scale_errors.h); null: there is
-  /// one candidate.
+  /// Squared errors of each group under its scale (quantize/kernels/scales/scale_errors.h); null:
+  /// there is one candidate.
   void (*errors)(const ScaledGroups& in, const float* weights, std::span<float> errors) = nullptr;
 };
 
@@ -33,9 +33,9 @@ struct GroupEncoding {
 bool holds(formats::MatrixView<const float> group, float scale, formats::CodeKind kind);
 
 /// Encodes a run group by group. Unless the search is kAmax, a group gets the candidate with the
-/// least squared error, or error by moments (quantize/kernels/scale_errors.h), the first on a tie,
-/// and the scale by amax if that holds every value. Where scale x code would be infinite, which
-/// only values from 2^127 on can cause, the code is one smaller.
+/// least squared error, or error by moments (quantize/kernels/scales/scale_errors.h), the first on
+/// a tie, and the scale by amax if that holds every value. Where scale x code would be infinite,
+/// which only values from 2^127 on can cause, the code is one smaller.
 void encode_groups(const EncodeInput& in, const EncodeOutput& out, const GroupEncoding& encoding);
 
 /// Scheme::encode of schemes that need nothing else.

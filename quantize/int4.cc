@@ -13,11 +13,11 @@
 #include "quantize/group_encoder.h"
 #include "quantize/kernels/code_encode.h"
 #include "quantize/kernels/codes.h"
-#include "quantize/kernels/int4_group.h"
-#include "quantize/kernels/int4_moments.h"
-#include "quantize/kernels/int4_scales.h"
 #include "quantize/kernels/row_scan.h"
-#include "quantize/kernels/scale_errors.h"
+#include "quantize/kernels/scales/int4_group.h"
+#include "quantize/kernels/scales/int4_moments.h"
+#include "quantize/kernels/scales/int4_scales.h"
+#include "quantize/kernels/scales/scale_errors.h"
 #include "quantize/schemes.h"
 
 namespace ingot::quantize {

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "quantize/group_encoder.h"
-#include "quantize/kernels/scale_errors.h"
+#include "quantize/kernels/scales/scale_errors.h"
 #include "quantize/schemes.h"
 
 namespace ingot::quantize {

@@ -10,7 +10,7 @@
 #include "formats/container/float8.h"
 #include "quantize/group_encoder.h"
 #include "quantize/kernels/row_scan.h"
-#include "quantize/kernels/scale_errors.h"
+#include "quantize/kernels/scales/scale_errors.h"
 #include "quantize/schemes.h"
 
 namespace ingot::quantize {

@@ -10,8 +10,8 @@
 #include "formats/container/float8.h"
 #include "quantize/group_encoder.h"
 #include "quantize/kernels/code_encode.h"
-#include "quantize/kernels/nvfp4_scales.h"
-#include "quantize/kernels/scale_errors.h"
+#include "quantize/kernels/scales/nvfp4_scales.h"
+#include "quantize/kernels/scales/scale_errors.h"
 #include "quantize/schemes.h"
 
 namespace ingot::quantize {

@@ -7,7 +7,7 @@
 
 #include "formats/base/error.h"
 #include "formats/container/float8.h"
-#include "quantize/kernels/nvfp4_scales.h"
+#include "quantize/kernels/scales/nvfp4_scales.h"
 
 namespace ingot::quantize {
 namespace {

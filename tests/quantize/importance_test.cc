@@ -1,5 +1,5 @@
 #include "quantize/group_encoder.h"
-#include "quantize/kernels/nvfp4_scales.h"
+#include "quantize/kernels/scales/nvfp4_scales.h"
 #include "quantize/tensor_statistics.h"
 #include "tests/quantize/awkward_matrices.h"
 #include "tests/quantize/code_values.h"

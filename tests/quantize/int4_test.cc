@@ -1,5 +1,5 @@
 #include "quantize/kernels/code_encode.h"
-#include "quantize/kernels/int4_scales.h"
+#include "quantize/kernels/scales/int4_scales.h"
 #include "tests/quantize/awkward_matrices.h"
 #include "tests/quantize/coded_matrix.h"
 #include "tests/quantize/each_target.h"

@@ -2,9 +2,9 @@
 
 #include "quantize/kernels/code_encode.h"
 #include "quantize/kernels/codes.h"
-#include "quantize/kernels/nvfp4_scales.h"
 #include "quantize/kernels/row_scan.h"
-#include "quantize/kernels/scale_errors.h"
+#include "quantize/kernels/scales/nvfp4_scales.h"
+#include "quantize/kernels/scales/scale_errors.h"
 #include "quantize/quality.h"
 #include "tests/quantize/awkward_matrices.h"
 #include "tests/quantize/each_target.h"

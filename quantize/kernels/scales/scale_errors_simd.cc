@@ -23,7 +23,7 @@
 #include "formats/base/error.h"
 #include "formats/container/float8.h"
 #include "quantize/kernels/codes.h"
-#include "quantize/kernels/scale_errors.h"
+#include "quantize/kernels/scales/scale_errors.h"
 
 // Facts of both twins; once, whatever the number of targets.
 #ifndef INGOT_QUANTIZE_SCALE_ERRORS_
@@ -43,7 +43,7 @@ inline float folded_error(std::array<float, kErrorLanes> sums) {
 #endif
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "quantize/kernels/scale_errors_simd.cc"
+#define HWY_TARGET_INCLUDE "quantize/kernels/scales/scale_errors_simd.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h.
 #include <hwy/highway.h>

@@ -21,12 +21,12 @@
 
 #include "formats/base/error.h"
 #include "quantize/kernels/codes.h"
-#include "quantize/kernels/int4_group.h"
-#include "quantize/kernels/int4_scales.h"
 #include "quantize/kernels/row_scan.h"
+#include "quantize/kernels/scales/int4_group.h"
+#include "quantize/kernels/scales/int4_scales.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "quantize/kernels/int4_scales_simd.cc"
+#define HWY_TARGET_INCLUDE "quantize/kernels/scales/int4_scales_simd.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h.
 #include <hwy/highway.h>

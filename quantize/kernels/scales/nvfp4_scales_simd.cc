@@ -19,10 +19,10 @@
 #include "formats/base/error.h"
 #include "formats/container/float8.h"
 #include "quantize/kernels/codes.h"
-#include "quantize/kernels/nvfp4_scales.h"
+#include "quantize/kernels/scales/nvfp4_scales.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "quantize/kernels/nvfp4_scales_simd.cc"
+#define HWY_TARGET_INCLUDE "quantize/kernels/scales/nvfp4_scales_simd.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h.
 #include <hwy/highway.h>

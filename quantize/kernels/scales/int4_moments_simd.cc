@@ -28,9 +28,9 @@
 #include "formats/base/error.h"
 #include "formats/container/bfloat16.h"
 #include "quantize/kernels/codes.h"
-#include "quantize/kernels/int4_group.h"
-#include "quantize/kernels/int4_moments.h"
-#include "quantize/kernels/scale_errors.h"
+#include "quantize/kernels/scales/int4_group.h"
+#include "quantize/kernels/scales/int4_moments.h"
+#include "quantize/kernels/scales/scale_errors.h"
 
 // Parts of both twins; once, whatever the number of targets.
 #ifndef INGOT_QUANTIZE_INT4_MOMENTS_
@@ -123,7 +123,7 @@ inline double int4_loss(std::span<const float> values, std::span<const MomentBlo
 #endif
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "quantize/kernels/int4_moments_simd.cc"
+#define HWY_TARGET_INCLUDE "quantize/kernels/scales/int4_moments_simd.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h.
 #include <hwy/highway.h>
