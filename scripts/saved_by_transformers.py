@@ -19,13 +19,14 @@ in the class.
 logits and greedy tokens (`verify --reference`). If transformers cannot compute it, it is opened and planned as BF16.
 --draws N: also N models of each small config in other sizes, drawn by --seed: widths, heads, experts, layers, windows,
 epsilons, factors; hidden states behind each layer are compared, too, where the class gives them. What the class itself
-refuses, or cannot compute, is no row.
+refuses, or cannot compute, is no row; the last line counts the models that were compared.
 --write DIR: writes NAME.saved.json and NAME.own.json.
 --only TEXT: only configs whose name has TEXT.
 
 A row per comparison that is not equal. Exit code 1 if there is one.
 """
 import argparse
+import collections
 import concurrent.futures
 import copy
 import dataclasses
@@ -300,8 +301,8 @@ def states_of(model, ids):
     return states if all(state.dim() == 2 for state in states.values()) else {}
 
 
-def model_rows(ingot, name, config, own, has_states=False):
-    """Logits of a model of random weights, in torch and here. `has_states`: of hidden states too."""
+def model_rows(ingot, config, own, counts=None):
+    """Logits of a model of random weights, in torch and here. `counts`: hidden states too, and what was compared."""
     import torch
     import transformers
     from safetensors.torch import save_file
@@ -343,7 +344,10 @@ def model_rows(ingot, name, config, own, has_states=False):
             codes = [ingot.run(*words, "--json")[0::2] for words in
                      (("check", folder, "--no-hashes"), ("convert", folder, folder.with_suffix(".out"), "--to", "bf16", "--dry-run"))]
             return [why] + [f"model: exits {code}: {short(error)}" for code, error in codes if code]
-        states = states_of(getattr(model, inner) if inner else model, ids[0].tolist()) if has_states else {}
+        states = {}
+        if counts is not None:
+            states = states_of(getattr(model, inner) if inner else model, ids[0].tolist())
+            counts.update(models=1, states=bool(states))
         save_file({"input_ids": ids[0], "logits_last": logits[-1].float().contiguous(), **states}, str(recorded),
                   metadata={"source": f"transformers {transformers.__version__}"})
         code, document, error = ingot.run("verify", folder, "--reference", recorded, "--profile", "f32",
@@ -364,13 +368,13 @@ def rows_of(given, name, path, work):
     transformers.logging.set_verbosity_error()
     document = json.loads(path.read_text())
     if document.get("model_type") not in CONFIG_MAPPING_NAMES:
-        return None, [("-", f"transformers has no {document.get('model_type')}")]
+        return None, [("-", f"transformers has no {document.get('model_type')}")], {}
     try:
         config = load(document)
         saved = save(config)
         own = own_words(config, saved)
     except Exception as failure:
-        return None, [("-", f"transformers refuses it: {short(failure)}")]
+        return None, [("-", f"transformers refuses it: {short(failure)}")], {}
     if given.write:
         given.write.mkdir(parents=True, exist_ok=True)
         for kind, text in (("saved", saved), ("own", own)):
@@ -386,7 +390,8 @@ def rows_of(given, name, path, work):
             rows += [(f"without {key}", text) for text in found
                      if not text.startswith(("released refused", "both refused")) and text not in known]
     if is_tried and given.models:
-        rows += [("model", text) for text in model_rows(ingot, name, config, own)]
+        rows += [("model", text) for text in model_rows(ingot, config, own)]
+    counts = collections.Counter()
     if given.draws and is_small(ingot, document):
         for n in range(given.draws):
             other = resized(document, random.Random(f"{given.seed} {name} {n}"))
@@ -395,9 +400,9 @@ def rows_of(given, name, path, work):
                 own = own_words(drawn, save(drawn))
             except Exception:
                 continue
-            found = model_rows(ingot, name, drawn, own, has_states=True)
+            found = model_rows(ingot, drawn, own, counts)
             rows += [(f"draw {n}", text + " " + json.dumps(own)) for text in found if not found[0].startswith("no model by")]
-    return True, rows
+    return True, rows, counts
 
 
 def main():
@@ -411,18 +416,20 @@ def main():
         kind = document.get("model_type"), (document.get("text_config") or {}).get("model_type")
         by_type[kind] = min(by_type.get(kind, (rank, name)), (rank, name))
     given.absent_names = {name for _, name in by_type.values()} if given.absent else set()
-    n_known, n_rows = 0, 0
+    n_known, n_rows, counts = 0, 0, collections.Counter()
     with tempfile.TemporaryDirectory(prefix="ingot-saved-") as work, \
             concurrent.futures.ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         jobs = {name: pool.submit(rows_of, given, name, path, work) for name, path in named.items()}
         names = {job: name for name, job in jobs.items()}
         for job in concurrent.futures.as_completed(names):
-            name, (known, rows) = names[job], job.result()
+            name, (known, rows, drawn) = names[job], job.result()
+            counts.update(drawn)
             n_known += known is True
             for kind, text in rows:
                 print(f"{name:28} {kind:24} {text}", flush=True)
             n_rows += len(rows) if known else 0
-    print(f"\n{len(named)} configs, {n_known} that transformers loads, {n_rows} rows")
+    print(f"\n{len(named)} configs, {n_known} that transformers loads, {n_rows} rows"
+          + (f"; {counts['models']} drawn models, {counts['states']} with hidden states" if given.draws else ""))
     return 1 if n_rows else 0
 
 

@@ -130,6 +130,13 @@ ComparedCheckpoint open_source_of(const std::filesystem::path& source, const che
   };
   const bool is_composed =
       output.manifest && !output.manifest->sources->is_null() && !view.is_output;
+  if (!is_composed && !view.is_output && !options.sources.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "does not say in its manifest which tensor is of which checkpoint, so that a recipe "
+                "or --sources cannot be its source (compare it with the composed output that it "
+                "was made of)")
+        .in_directory(output.directory.string());
+  }
   const auto open = [&](const std::filesystem::path& directory) {
     return open_with(of_source, directory, {}).model;
   };

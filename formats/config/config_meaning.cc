@@ -318,11 +318,22 @@ class ConfigMeaning::Reader {
     if (is_sparse && std::ranges::find(kinds, Json(kIndexed)) == kinds.end())
       std::replace(kinds.begin(), kinds.end(), Json(kFullAttention), Json(kIndexed));
     compare_steps(kinds);
+    compare_switch(kinds);
     const Json usual(is_sparse ? kIndexed : kFullAttention);
     const bool is_usual =
         std::all_of(kinds.begin(), kinds.end(), [&](const Json& kind) { return kind == usual; });
     if (is_usual && kinds.size() >= layers()) return;
     say("layer_types", {.value = std::move(kinds), .path = path("layer_types")});
+  }
+
+  // Qwen's classes and SmolLM3's kernels follow the switch, SmolLM3's masks follow the list.
+  void compare_switch(const Json& kinds) {
+    if (at("use_sliding_window") != false || at("sliding_window").is_null() ||
+        std::ranges::find(kinds, Json("sliding_attention")) == kinds.end())
+      return;
+    contradict(
+        fmt::format("{} is false, but {} has sliding_attention: readers take one or the other",
+                    path("use_sliding_window"), path("layer_types")));
   }
 
   // A step may say, too, which layers have linear attention.

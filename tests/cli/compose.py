@@ -237,6 +237,8 @@ with tempfile.TemporaryDirectory() as work:
         "structure,weights", "--progress", "never")
     run(0, "merge", f"{work}/ranks", f"{work}/merged", "--progress", "never")
     compare(f"{work}/merged", chosen)
+    run(0, "verify", f"{work}/ranks", f"{work}/merged", says="PASS")
+    run(2, "verify", both, f"{work}/merged", says="does not say in its manifest which tensor is of which checkpoint")
 
     # The MTP layer of another build, in BF16, next to a model without one.
     plain = made("plain", "--to", "bf16", "--mtp", "drop")

@@ -227,6 +227,13 @@ TEST(DerivedKeys, NamesThatFamiliesReadApartMustAgree) {
                 ::testing::SizeIs(window == 128 || window == 129 ? 0 : 1))
         << window;
   }
+  for (const char* is_on : {"true", "false"}) {
+    EXPECT_THAT(found(fmt::format(R"({{"use_sliding_window": {}, "sliding_window": 8,
+                                      "layer_types": ["full_attention", "sliding_attention"]}})",
+                                  is_on)
+                          .c_str()),
+                ::testing::SizeIs(*is_on == 't' ? 0 : 1));
+  }
   // The classes that read the second key do not read the first.
   EXPECT_THAT(found(R"({"hidden_act": "gelu", "hidden_activation": "gelu_pytorch_tanh"})"),
               ::testing::IsEmpty());
