@@ -40,6 +40,7 @@ namespace {
 constexpr const char* kRemedy = "it was changed, or is another version's";
 constexpr const char* kExpertMap = "expert-map";
 constexpr const char* kFamilyFile = "family-file";
+constexpr const char* kFirstLayers = "layers";
 // Settings of other commands than convert: the lists of all prunings that an output has behind it,
 // true for a repair, and an object with the words of a composition.
 constexpr const char* kKeptExperts = "kept-experts";
@@ -178,12 +179,11 @@ void require_same_recipe(const Derivation& derivation, const convert::Plan& plan
 }
 
 // The experts that a job kept, where it pruned: the last of the output's lists, unless the source
-// has as many itself.
-std::optional<formats::KeptExperts> experts_kept_by(const Json& lists, const fs::path& output,
-                                                    const fs::path& source) {
+// has as many itself. `source`: its manifest.
+std::optional<formats::KeptExperts> experts_kept_by(
+    const Json& lists, const fs::path& output, const std::optional<formats::Manifest>& source) {
   const std::size_t n_lists = lists.size();
-  const auto manifest = convert::recorded_manifest(source);
-  const std::size_t n_earlier = manifest ? formats::recorded_experts(*manifest).size() : 0;
+  const std::size_t n_earlier = source ? formats::recorded_experts(*source).size() : 0;
   if (n_lists == n_earlier) return std::nullopt;
   if (n_lists != n_earlier + 1) {
     throw Error(ErrorCode::kMismatch,
@@ -396,11 +396,17 @@ Conversion plan_again(const Derivation& derivation, const fs::path& output,
     return conversion;
   }
 
+  const auto source = convert::recorded_manifest(formats::checkpoint_directory(given.directory));
+  // Layers that the source had lost before are no choice of this job.
+  if (source) {
+    const Json& choices = formats::json_member(source->recipe, "choices");
+    if (formats::json_member(settings, kFirstLayers) == formats::json_member(choices, kFirstLayers))
+      settings.erase(kFirstLayers);
+  }
   TargetTable target(composition.is_object());
   take_known(settings, target.table, output);
   target.options.input = given.directory;
-  const auto kept = experts_kept_by(kept_experts, output,
-                                    formats::checkpoint_directory(given.directory));
+  const auto kept = experts_kept_by(kept_experts, output, source);
   target.options.prune.is_asked = kept.has_value();
   target.options.prune.list = kept;
   library::ConversionRequest request = library::read_target(target.options);

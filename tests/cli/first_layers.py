@@ -88,6 +88,9 @@ with tempfile.TemporaryDirectory() as work:
         assert said.returncode == 0, said.stdout + said.stderr
         said = run("check", model, "--source-of", made)
         assert said.returncode == 0, said.stdout + said.stderr
+    for source, made in ((ranks, merged), (merged, cast)):
+        said = run("rederive", made, "--source", source, "--all")
+        assert said.returncode == 0, said.stdout + said.stderr
     out = work + "/again"
     for word, why in (("1-2", "from the first on"), ("0-900", "leave --layers out"), ("0-4294967296", "the model has the layers"), ("two", "from the first on")):
         said = run("convert", model, out, "--layers", word)
