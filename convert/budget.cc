@@ -28,8 +28,8 @@
 // A budget of bits. Every group of linear layers has a loss and a size under each scheme; the sum
 // of losses is to be the least that the sum of sizes allows. That is a knapsack, solved over the
 // average in steps of 1/2048 bit. The state of a step has the exact size of its best choice:
-// rounding may choose a little more loss, but never more bits. Losses are measured on a few bands
-// of each tensor: on their bytes as a conversion's own encoder writes them.
+// rounding may choose a little more loss, but never more bits. A tensor's losses are measured on a
+// few of its bands, whose bytes a conversion's own encoder writes.
 
 namespace ingot::convert {
 

@@ -80,8 +80,7 @@ std::vector<std::string> changes_of(const Json& before, const Json& after) {
 
 std::vector<std::string> mended_lines(const convert::Plan& plan, const std::string& index_fault) {
   std::vector<std::string> lines;
-  if (!index_fault.empty())
-    lines.push_back(fmt::format("the index is rebuilt: {}", index_fault));
+  if (!index_fault.empty()) lines.push_back(fmt::format("the index is rebuilt: {}", index_fault));
   const Checkpoint& source = plan.source;
   if (plan.json.config != source.config_text()) {
     const formats::ModelConfig written =
@@ -132,10 +131,10 @@ int run_repair(RepairFlags& flags) {
 
 std::function<int()> declare_repair(FlagTable& table) {
   auto flags = std::make_shared<RepairFlags>();
-  table.add(
-      FlagGroup::kCommon,
-      {required("input", &flags->options.input, "directory of the checkpoint", ValueKind::kCheckpoint),
-       required_output("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
+  table.add(FlagGroup::kCommon,
+            {required("input", &flags->options.input, "directory of the checkpoint",
+                      ValueKind::kCheckpoint),
+             required_output("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
   library::declare_repair(table, flags->options);
   declare_job(table, flags->job);
   table.footer =

@@ -14,11 +14,11 @@ struct LiveEndpoint {
   std::function<bool()> stop_requested;
 };
 
-/// The answer to the request for checksums, which is the only one that can be made: the end points
-/// of both engines also write zeros or random numbers into all weights. By libcurl, which is loaded
-/// here. Follows no redirect, and uses no proxy. Throws kInvalidArgument for an address that is
-/// none of these, or plain HTTP elsewhere, kLimit for an answer that is too long, kIo for one that
-/// does not come, kUnsupported for an error of the engine, and without libcurl.
+/// Asks for checksums, and returns the answer. No other request can be made: both engines' end
+/// points also write zeros or random numbers into all weights. By libcurl, which is loaded here.
+/// Follows no redirect, and uses no proxy. Throws kInvalidArgument for an address that is none of
+/// these, or plain HTTP elsewhere, kLimit for an answer that is too long, kIo for one that does not
+/// come, kUnsupported for an error of the engine, and without libcurl.
 std::string ask_checksums(const LiveEndpoint& endpoint);
 
 }  // namespace ingot::cli

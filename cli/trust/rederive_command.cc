@@ -180,7 +180,7 @@ int run_rederive(RederiveFlags& flags) {
   if (!told.is_signed && told.by != formats::kManifestName)
     remarks.push_back("the signature of the statement is not checked (--key)");
   warn_of(flags.output, remarks);
-  // Who knows the seed beforehand knows which tensors are looked at.
+  // A maker who knows the seed beforehand knows which tensors are looked at.
   const std::uint64_t seed = flags.seed ? *flags.seed : [] {
     std::random_device device;
     return std::uint64_t{device()};

@@ -584,9 +584,8 @@ Translated attention_by_number(const Json& keys) {
   const Json& numbers = json_member(keys, way->numbers);
   Json types = Json::array();
   for (std::uint64_t i = 0; i < *n_layers; ++i) {
-    const bool is_full = numbers.is_array()
-                             ? std::ranges::find(numbers, Json(i)) != numbers.end()
-                             : way->is_full_without;
+    const bool is_full = numbers.is_array() ? std::ranges::find(numbers, Json(i)) != numbers.end()
+                                            : way->is_full_without;
     types.push_back(is_full ? kFull : way->other);
   }
   return Translation{{{kLayerTypes, std::move(types)}}, {way->numbers}};
@@ -629,7 +628,8 @@ Translated switched_windows(const Json& keys) {
   const bool is_later = later != kLater.end();
   const std::uint64_t n_layers = number("num_hidden_layers", 0);
   const bool is_turned = is_of(keys, "qwen2_moe");
-  if ((!is_later && !is_turned && !is_of(keys, "smollm3")) || json_member(keys, "use_sliding_window") != true ||
+  if ((!is_later && !is_turned && !is_of(keys, "smollm3")) ||
+      json_member(keys, "use_sliding_window") != true ||
       json_member(keys, "sliding_window").is_null() || !json_member(keys, kLayerTypes).is_null())
     return std::nullopt;
   const Json& rope = json_member(keys, "no_rope_layers");

@@ -235,7 +235,8 @@ class Walk {
       }
     }
     if (of_experts.empty()) return;
-    const auto n_experts = narrow<std::uint32_t>(experts_of(config_, layer), "the number of experts");
+    const auto n_experts =
+        narrow<std::uint32_t>(experts_of(config_, layer), "the number of experts");
     for (std::uint32_t expert = 0; expert < n_experts; ++expert) {
       for (const TensorRule* rule : of_experts) send(*rule, layer, expert);
     }

@@ -193,9 +193,8 @@ verify::VerificationOptions measurement_options(const MeasurementOptions& flags)
                               .expert_order = {},
                               .allow_residual = {Pattern("*")}};
     if (flags.expert_b_order) {
-      lora.expert_order = flags.expert_b_order == formats::kExpertOrders[0]
-                              ? formats::ExpertOrder::kPeft
-                              : formats::ExpertOrder::kBlock;
+      lora.expert_order = parse_word<formats::ExpertOrder>(
+          "--expert-b-order", *flags.expert_b_order, formats::kExpertOrders);
     }
     options.editors.push_back(
         std::make_shared<const formats::LoraAdapter>(flags.lora, std::move(lora)));

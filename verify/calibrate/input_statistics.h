@@ -80,8 +80,8 @@ enum class Unmeasured : std::uint8_t {
 std::optional<Unmeasured> why_unmeasured(const formats::LogicalTensor& tensor,
                                          const inference::ModelSpec& spec);
 
-/// Every linear that the forward pass applies and that some dialect holds quantized, in the order
-/// of the source's tensors: those of attention, linear attention, state spaces and indexer, of
+/// Every linear that the forward pass applies and that some dialect holds quantized, as the source
+/// orders its tensors: those of attention, linear attention, state spaces and indexer, of
 /// dense, shared and routed experts, of residual streams and of what layers are given, of the MTP
 /// layer, and the heads. Throws kUnsupported where several layers compute with the same routed
 /// experts.

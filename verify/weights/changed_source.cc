@@ -265,8 +265,6 @@ Checkpoint with_changed_values(
   if (output != nullptr) {
     for (const LogicalTensor& tensor : output->tensors())
       schemes.emplace(tensor.name, tensor.encoding.scheme);
-  }
-  if (output != nullptr) {
     for (const std::uint32_t index : encoded_again(source, *output, changes)) changes[index];
   }
   formats::Draft draft = source.draft_of_view();

@@ -33,6 +33,10 @@ std::vector<StackOrder> told_by_stack(const std::string& pattern, const Kind& ki
   return said;
 }
 
+bool is_attention(std::string_view word) {
+  return word == "attn" || word.ends_with("_attn") || word.ends_with("attention");
+}
+
 }  // namespace
 
 bool is_stack(const std::string& pattern, const Kind& kind) {
@@ -134,16 +138,14 @@ std::string_view attention_of(std::string_view pattern) {
   std::size_t end = 0;
   for (const std::string_view word : name_words(pattern)) {
     end += word.size() + 1;
-    if (word == "attn" || word.ends_with("_attn") || word.ends_with("attention"))
-      return pattern.substr(0, end);
+    if (is_attention(word)) return pattern.substr(0, end);
   }
   return {};
 }
 
 bool usual_place_is_attention(const std::string& pattern) {
   return std::ranges::any_of(name_words(pattern), [](std::string_view word) {
-    return word == "attn" || word.ends_with("_attn") || word.ends_with("attention") ||
-           word == "mamba" || word == "mixer" || word == "conv";
+    return is_attention(word) || word == "mamba" || word == "mixer" || word == "conv";
   });
 }
 
