@@ -4,7 +4,7 @@ source "$(dirname "$0")/expect.sh"
 ingot=$1 example=$2
 here=$(realpath "$(dirname "$0")")
 stats=$work/stats
-"$ingot" calibrate "$example" --text "$here/../../README.md" --max-tokens 2000 --out "$stats" >/dev/null 2>"$work/stderr" || fail "calibrate"
+"$ingot" calibrate "$example" --text "$here/../../README.md" --max-tokens 1000 --out "$stats" >/dev/null 2>"$work/stderr" || fail "calibrate"
 
 convert() { # NAME OPTIONS: the output $work/NAME
   local name=$1; shift

@@ -394,14 +394,11 @@ FIXED = [
     # Two shared experts are in one tensor of twice the width.
     kept("deepseek_v2", Cut(4, 2, fit="pad"), Cut(ep=2), ["--to", "fp8", *SPARED]),
     kept("deepseek_v2", Cut(4), Cut(2, 2, 2, 3)),
-    kept("glm_moe_dsa", Cut(2, 8), Cut(ep=2, pp=2)),
     kept("deepseek_v3", Cut(4, pp=2), Cut(2, 4)),
     # Experts in one tensor: gate and up are cut each by itself, and a rank has the matrices of its experts.
     kept("stacked-bf16", Cut(4), Cut(2, 4, 2)),
     kept("stacked", Cut(2, fit="retile"), Cut(ep=4)),
-    kept("stacked", Cut(1, 1, 2, fit="pad"), Cut(2, 2, 2, 2, fit="retile")),
     kept("stacked", Cut(1, 2, 2, fit="pad"), Cut(2, 2, fit="retile")),
-    kept("stacked", Cut(4, 2, fit="pad"), Cut(1, 2, 4, fit="pad"), SPARED),
     kept("stacked-bf16", Cut(1, 1, 2, fit="retile"), Cut(ep=2), ["--to", "fp8", *SPARED]),
     # MXFP4 fits NVFP4 and blocks of FP8; a group without a large code comes back from BF16 under a smaller scale.
     exact("mxfp4", "--to nvfp4 --dialect modelopt --activations weight-only"),
@@ -410,7 +407,6 @@ FIXED = [
     exact("mxfp4-bf16", "--to mxfp4"),
     # Groups of packed integers, into which and out of which every scheme goes.
     kept("kimi_k2_thinking", Cut(2), Cut(2, 5)),
-    kept("kimi_k2_thinking", Cut(4, fit="pad"), Cut(2)),
     kept("zero-points", Cut(2, 2)),
     kept("wide", Cut(2, 2), Cut(2), ["--to", "int4", "--group-size", "32", "--zero-points"]),
     *packed(("32", "row"), ("bf16", "nvfp4", "int4"), ("fp8", "nvfp4")),
@@ -418,16 +414,20 @@ FIXED = [
     kept("bf16", native(2), Cut(2, 4), ["--mtp", "drop"]),
     kept("fp8", native(1), Cut(2, fit="retile")),
     kept("vllm-fp8", vllm(2), vllm(4)),
-    kept("vllm-fp8", vllm(2, 2), vllm(pp=2)),
     kept("vllm-v32", vllm(2), joined=LOADED),
     kept("vllm-qwen3", vllm(2, pp=2)),
     kept("vllm-qwen3", vllm(2), words=["--to", "int8", "--search", "amax"]),
-    kept("vllm-fp8", vllm(2), words=["--to", "int4"]),
     kept("vllm-mtp", vllm(2), joined=LOADED),
     kept("vllm-fp8", sglang(2), sglang(4)),
     kept("sglang-qwen3", sglang(2), words=["--to", "int8", "--search", "amax"]),
 ]
 MORE = [
+    kept("stacked", Cut(1, 1, 2, fit="pad"), Cut(2, 2, 2, 2, fit="retile")),
+    kept("stacked", Cut(4, 2, fit="pad"), Cut(1, 2, 4, fit="pad"), SPARED),
+    kept("kimi_k2_thinking", Cut(4, fit="pad"), Cut(2)),
+    kept("vllm-fp8", vllm(2, 2), vllm(pp=2)),
+    kept("vllm-fp8", vllm(2), words=["--to", "int4"]),
+    kept("glm_moe_dsa", Cut(2, 8), Cut(ep=2, pp=2)),
     *packed(("64", "128"), ("f32", *SHORT, "int8-block"), ("int8", "mxfp4")),
     kept("eight", native(8), native(4)),
     kept("eight", native(1), native(8)),
