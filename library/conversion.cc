@@ -458,15 +458,7 @@ void declare_rest(FlagTable& table, ConvertOptions& options, JobOptions& job) {
               &job.execute.base.source,
               "the source of --base: it is read and compared with the records of --base",
               {.needs = "--base", .kind = ValueKind::kFolder}}});
-  table.add(FlagGroup::kSlicing,
-            {{"--links",
-              &options.slicing.links,
-              "yes (default): files that several ranks load are hard links to one, and files that "
-              "are taken over from --base whole are hard links to its own; no: copies",
-              {.choices = {"yes", "no"},
-               .idle = belongs_to("a topology (--tp, --ep), or --base", [&options, &job] {
-                 return is_sliced(options.slicing) || !job.execute.base.output.empty();
-               })}}});
+  options.slicing.base = &job.execute.base.output;
   if (!options.composes)
     table.add(
         FlagGroup::kTarget,

@@ -373,7 +373,7 @@ convert::ShardPolicy file_policy(const FileFlags& flags) {
 }
 
 void declare_slicing(FlagTable& table, SlicingFlags& flags) {
-  const auto is_cut = [&flags] { return is_sliced(flags); };
+  const auto is_sliced = [&flags] { return layout_of(flags)->is_sliced; };
   const FlagRule of_map{
       .idle = belongs_to("--expert-map", [&flags] { return !flags.expert_map.empty(); })};
   table.add(
@@ -397,24 +397,28 @@ void declare_slicing(FlagTable& table, SlicingFlags& flags) {
         "where a cut splits a block of scales: refuse (default), retile (smaller FP8 blocks), pad "
         "(wider MLPs and vocabulary) or bf16",
         {.words = words_of(kFits, shard::tp_fit_name),
-         .idle = belongs_to("a topology (--tp)", is_cut)}},
+         .idle = belongs_to("a topology (--tp)", is_sliced)}},
        {"--shared-experts",
         &flags.shared,
         "tp (default): cut by --tp; replicated: whole everywhere",
         {.words = words_of(kSharedExperts, shard::shared_experts_name),
-         .idle = belongs_to("a topology (--tp)", is_cut)}},
+         .idle = belongs_to("a topology (--tp)", is_sliced)}},
        {"--expert-map",
         &flags.expert_map,
         "JSON: logical expert by physical slot (default: contiguous blocks)",
-        {.kind = ValueKind::kFile, .idle = belongs_to("a topology (--ep)", is_cut)}},
+        {.kind = ValueKind::kFile, .idle = belongs_to("a topology (--ep)", is_sliced)}},
        {"--redundant-experts", &flags.redundant_experts,
         "let --expert-map give an expert several slots", of_map},
        {"--uneven-experts", &flags.uneven_experts,
-        "let --expert-map give ranks different numbers of slots", of_map}});
-}
-
-bool is_sliced(const SlicingFlags& flags) {
-  return layout_of(flags)->is_sliced;
+        "let --expert-map give ranks different numbers of slots", of_map},
+       {"--links",
+        &flags.links,
+        "yes (default): files that several ranks load are hard links to one, and files that are "
+        "taken over from --base whole are hard links to its own; no: copies",
+        {.choices = {"yes", "no"},
+         .idle = belongs_to("a topology (--tp, --ep), or --base", [&flags, is_sliced] {
+           return is_sliced() || (flags.base != nullptr && !flags.base->empty());
+         })}}});
 }
 
 void read_slicing(const SlicingFlags& flags, convert::PlanOptions& options) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -64,11 +65,11 @@ struct SlicingFlags {
   std::optional<std::string> shared, fit, links;  ///< tp, refuse, yes
   std::optional<std::uint32_t> tp, ep, etp, pp, mp;
   bool redundant_experts = false, uneven_experts = false;
+  /// --base, whose files may be linked too; null: no such flag.
+  const std::filesystem::path* base = nullptr;
 };
 
 void declare_slicing(FlagTable& table, SlicingFlags& flags);
-/// True if the output is cut for ranks.
-bool is_sliced(const SlicingFlags& flags);
 
 /// Puts the flags into the options. Throws kInvalidArgument for flags that contradict one another,
 /// and as make_topology does.

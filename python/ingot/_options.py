@@ -125,14 +125,14 @@ class ConvertComposePrune(TypedDict, total=False):
     expert_map: JSON: logical expert by physical slot (default: contiguous blocks)
     redundant_experts: let --expert-map give an expert several slots
     uneven_experts: let --expert-map give ranks different numbers of slots
+    links: yes (default): files that several ranks load are hard links to one, and files that are taken over
+        from --base whole are hard links to its own; no: copies
     explain: print the rule that applies to TENSOR, and the result
     part: write only the files of part I of N, I from 0; all parts share the output's directory, and publish
         nothing; join: publish their output (ingot join)
     base: an output of an earlier version of the source: tensors whose source did not change are taken over from
         it, by the same recipe and version of ingot
     base_source: the source of --base: it is read and compared with the records of --base
-    links: yes (default): files that several ranks load are hard links to one, and files that are taken over
-        from --base whole are hard links to its own; no: copies
     verify: compare with the source before anything is published: structure, weights, layers, greedy, draft, or
         all; below a gate nothing is published, and the exit code is 1
     lossless_only: publish only an output that holds every value of the source exactly; else name the first
@@ -157,11 +157,11 @@ class ConvertComposePrune(TypedDict, total=False):
     expert_map: Path
     redundant_experts: bool
     uneven_experts: bool
+    links: Literal["yes", "no"]
     explain: str | int | float
     part: str | int | float
     base: Path
     base_source: Path
-    links: Literal["yes", "no"]
     verify: str | int | float
     lossless_only: bool
     no_verify: bool
