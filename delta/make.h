@@ -18,6 +18,9 @@ struct MakeOptions {
   std::size_t threads = 1;
   /// Tensors with the same hash in the records of both sides are not read.
   bool by_records = false;
+  /// With `by_records`: the stream may end with this very version, of a run that was killed behind
+  /// it. Then nothing is written.
+  bool is_again = false;
   /// Bytes of both sides that were read so far, and in all. From any thread.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};
 };
@@ -30,6 +33,7 @@ struct MadeDelta {
   std::uint64_t n_tensors = 0, n_bytes = 0;          ///< tensors of the checkpoint
   std::uint64_t n_changed = 0, n_changed_bytes = 0;  ///< changed tensors, and bytes in them
   std::uint64_t n_files = 0, n_payload = 0, n_extra = 0;
+  bool was_there = false;  ///< an earlier run had made it
   std::vector<std::string> remarks;
 };
 

@@ -43,14 +43,16 @@ struct ConvertFlags : library::ConvertOptions {
 void write_delta(const ConvertFlags& flags) {
   const std::filesystem::path& base = flags.job.execute.base.output;
   const StopScope stop = stop_at_signals("the delta was made (ingot delta make makes it)");
-  const delta::MadeDelta made =
-      delta::make_delta(base, flags.job.output, flags.delta,
-                        {.threads = threads_of(flags.job.execute.threads), .by_records = true});
+  const delta::MadeDelta made = delta::make_delta(base, flags.job.output, flags.delta,
+                                                  {.threads = threads_of(flags.job.execute.threads),
+                                                   .by_records = true,
+                                                   .is_again = flags.job.execute.resume});
   answer().add({{"delta", made.directory.string()}, {"delta_bytes", made.n_payload}});
   if (!answer().is_json) {
-    out() << fmt::format("{}: version {}, {} of {} tensors changed, {}\n", made.directory.string(),
-                         made.version, count_text(made.n_changed), count_text(made.n_tensors),
-                         bytes_text(made.n_payload));
+    out() << fmt::format("{}: version {}, {} of {} tensors changed, {}{}\n",
+                         made.directory.string(), made.version, count_text(made.n_changed),
+                         count_text(made.n_tensors), bytes_text(made.n_payload),
+                         made.was_there ? " (made by an earlier run)" : "");
   }
 }
 
@@ -129,8 +131,10 @@ int run_convert(ConvertFlags& flags) {
     notes() << fmt::format("note: with the gates that it was begun with: {}\n",
                            convert::typed(request.earlier_gates));
   if (is_done_without_source(flags.job, {flags.input, flags.named_family()}, request.recipe,
-                             request.plan))
+                             request.plan)) {
+    if (!flags.delta.empty()) write_delta(flags);
     return kExitDone;
+  }
   const library::Conversion conversion =
       library::plan_conversion(flags, flags.job, std::move(request), !flags.job.dry_run);
   const formats::Checkpoint& source =
@@ -254,9 +258,7 @@ void declare_job_of(FlagTable& table, ConvertFlags& flags) {
             {{"--delta",
               &flags.delta,
               "stream that gets the difference to --base as its next version (ingot delta make)",
-              {.needs = "--base",
-               .kind = ValueKind::kFolder,
-               .is_written = true}}});
+              {.needs = "--base", .kind = ValueKind::kFolder, .is_written = true}}});
 }
 
 }  // namespace

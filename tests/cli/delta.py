@@ -535,6 +535,13 @@ def bases(work):
         note(f"{scheme}: what is taken over", report["taken"] > 0 and is_less, report)
         delta("make", old, full, "-o", work / f"{scheme}-made")
         note(f"{scheme}: the delta of a conversion", tree(stream) == tree(work / f"{scheme}-made"))
+        again = ["convert", source[1], based, *flags, "--base", old, "--delta", stream, "--resume", "--progress", "never"]
+        words = run(*again)
+        is_same = tree(stream) == tree(work / f"{scheme}-made")
+        note(f"{scheme}: a conversion that is done", is_same and "by an earlier run" in words, words)
+        shutil.rmtree(stream)
+        run(*again)
+        note(f"{scheme}: a delta that a kill prevented", tree(stream) == tree(work / f"{scheme}-made"))
         report = document("convert", source[0], same, *flags, "--base", old, "--base-source", source[0])
         files = sorted(old.glob("*.safetensors"))
         note(f"{scheme}: the same source", tree(same) == tree(old) and report["files_taken"] == len(files), report)
