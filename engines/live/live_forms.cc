@@ -39,7 +39,7 @@ constexpr std::array<std::string_view, kLiveForms> kFormNames = {
     "the first scale for all of the joined, which have others",
 };
 
-enum class Where : std::uint8_t { kLinears, kExperts, kBoth };
+enum class Where : std::uint8_t { kLinears, kExperts, kDownOfExperts, kBoth };
 enum class Piece : std::uint8_t { kWeight, kScale, kGlobal, kInput, kOther, kAny };
 
 // One generation of cards: a bit for each form, who packs, and whether all of a kind are alike.
@@ -129,6 +129,11 @@ constexpr FormRow kFormRows[] = {
     // halves.
     {Engine::kVllm,
      SchemeId::kFp8Tensor,
+     Where::kDownOfExperts,
+     Piece::kWeight,
+     {unless_marlin(kSame), kSame, Cell{kSame.forms, kTrtllm, true}}},
+    {Engine::kVllm,
+     SchemeId::kFp8Tensor,
      Where::kExperts,
      Piece::kWeight,
      {unless_marlin(kOneOrSame), kOneOrSame, kOneOrPacked}},
@@ -187,6 +192,11 @@ constexpr FormRow kFormRows[] = {
      Piece::kGlobal,
      {kMarlin, kMarlin,
       Cell{bits(LiveForm::kLargest, LiveForm::kLargestReciprocal), "another kernel", true}}},
+    {Engine::kVllm,
+     SchemeId::kNvfp4,
+     Where::kLinears,
+     Piece::kInput,
+     {kMarlin, kMarlin, Cell{bits(LiveForm::kLargest), "another kernel", true}}},
     {Engine::kVllm,
      SchemeId::kNvfp4,
      Where::kLinears,
@@ -281,6 +291,11 @@ constexpr FormRow kFormRows[] = {
     // Linear layers of dialect deepseek keep their codes, with a scale for each row; else as vLLM.
     {Engine::kSglang,
      SchemeId::kFp8Tensor,
+     Where::kDownOfExperts,
+     Piece::kWeight,
+     {unless_marlin(kSame), kSame, Cell{kSame.forms, kTrtllm, true}}},
+    {Engine::kSglang,
+     SchemeId::kFp8Tensor,
      Where::kExperts,
      Piece::kWeight,
      {unless_marlin(kOneOrSame), kOneOrSame, kOneOrPacked}},
@@ -339,10 +354,21 @@ bool is_plain(SchemeId scheme) {
   return !formats::scheme_facts(scheme).quantized;
 }
 
+bool is_where(Where where, const LiveWeight& weight) {
+  switch (where) {
+    case Where::kLinears:
+      return !weight.is_of_experts;
+    case Where::kDownOfExperts:
+      return weight.is_of_experts && weight.part.starts_with("w2_");
+    default:
+      return where == Where::kBoth || weight.is_of_experts;
+  }
+}
+
 bool fits(const FormRow& row, Engine engine, const LiveWeight& weight) {
   return row.engine == engine &&
          (row.scheme ? row.scheme == weight.scheme : is_plain(weight.scheme)) &&
-         (row.where == Where::kBoth || (row.where == Where::kExperts) == weight.is_of_experts) &&
+         is_where(row.where, weight) &&
          (row.piece == Piece::kAny || row.piece == piece_of(weight.part));
 }
 
@@ -674,6 +700,7 @@ constexpr NameRow kNameRows[] = {
     {".fused_qkv_a_proj_with_mqa.", ".fused_qkv_a_proj."},
     {"weight_packed", "weight"},
     {"weight_scale_2", "weight_global_scale"},
+    {"input_scale", "input_global_scale"},
     {".base_layer.", "."},
 };
 
@@ -696,9 +723,13 @@ LiveForms live_forms(Engine engine, const LiveWeight& weight, std::optional<Live
     if (forms.kernel.empty()) forms.kernel = cell.kernel;
     forms.is_alike = forms.is_alike || cell.is_alike;
   }
+  forms.is_rounding = forms.kernel == kOtherRounding;
   // Kernels that leave activations as they are pack FP8 and INT8.
-  if (weight.is_weight_only && forms.kernel.empty() && !is_plain(weight.scheme))
+  if (weight.is_weight_only && !is_plain(weight.scheme) &&
+      (forms.kernel.empty() || forms.is_rounding)) {
     forms.kernel = "Marlin or another kernel for weights only";
+    forms.is_alike = forms.is_rounding = false;
+  }
   for (std::size_t f = 0; f < kLiveForms; ++f) {
     if ((of_cards >> f & 1U) != 0) forms.forms.push_back(static_cast<LiveForm>(f));
   }

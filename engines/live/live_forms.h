@@ -66,6 +66,7 @@ struct LiveForms {
   std::vector<LiveForm> forms;  ///< forms that can be computed
   std::string kernel;           ///< kernel that may have packed it otherwise; empty: none does
   bool is_alike = false;        ///< kernels are chosen alike: if one of a kind has a form, all have
+  bool is_rounding = false;  ///< the kernel is a way of rounding, one for all weights of a scheme
 };
 /// `card`: nullopt: any of them.
 LiveForms live_forms(Engine engine, const LiveWeight& weight, std::optional<LiveCard> card);

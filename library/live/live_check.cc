@@ -231,9 +231,8 @@ std::vector<Expected> expected_of(const convert::Plan& plan, const LiveAnswer& a
         const auto shape = plan.part_cut(plan.tensors[piece.tensor], piece.part).slice_shape();
         at.rows.push_back(shape.empty() ? 1 : shape[0]);
       }
-      // Parameters of one tensor are not encoded again, whatever the kernel does with joined ones.
-      at.kind = fmt::format("{} {}{}", formats::scheme_facts(first.to).name, word,
-                            joined.n_parts > 1 ? " joined" : "");
+      at.kind = fmt::format("{} {}", formats::scheme_facts(first.to).name,
+                            at.forms.is_rounding ? "rounded" : word);
       at.dtype = joined.spec.dtype;
       at.shape = joined.spec.shape;
       at.n_bytes = formats::dtype_bits(joined.spec.dtype) *
@@ -367,7 +366,11 @@ class Comparison {
       });
       Parts parts;
       for (auto& [joined, bytes] : held) parts.emplace(joined, bytes_of(file, joined, bytes));
-      for (const std::size_t i : list) forms_[i] = form_of(expected_[i], parts);
+      for (const std::size_t i : list) {
+        // Codes that change under another scale tell how an engine rounds; others do not.
+        if (has_own_scales(expected_[i], parts)) expected_[i].kind += " under another scale";
+        forms_[i] = form_of(expected_[i], parts);
+      }
       // Codes of several scales are right only with these.
       for (const std::size_t i : list) {
         const auto scale = other_of(expected_[i], parts);
@@ -402,10 +405,15 @@ class Comparison {
     });
   }
 
+  [[nodiscard]] bool has_own_scales(const Expected& at, const Parts& parts) const {
+    const auto other = other_of(at, parts);
+    return at.shares_scale && other != parts.end() &&
+           engines::has_own_scales(parts.at(at.joined), other->second);
+  }
+
   [[nodiscard]] std::optional<LiveForm> form_of(const Expected& at, const Parts& parts) const {
     const auto other = other_of(at, parts);
-    const bool has_own = at.shares_scale && other != parts.end() &&
-                         engines::has_own_scales(parts.at(at.joined), other->second);
+    const bool has_own = has_own_scales(at, parts);
     for (const LiveForm form : at.forms.forms) {
       const bool is_same = form == LiveForm::kAsStored;
       if ((is_same && !at.is_widened && !at.shares_scale) ||
@@ -507,7 +515,9 @@ std::set<std::string> kinds_that_fit(const Comparison& comparison) {
   std::set<std::string> kinds;
   for (std::size_t i = 0; i < comparison.expected().size(); ++i) {
     const Expected& at = comparison.expected()[i];
-    if (at.forms.is_alike && comparison.form(i)) kinds.insert(at.kind);
+    // Codes that keep their scales tell nothing of others.
+    if (at.forms.is_alike && comparison.form(i) && comparison.form(i) != LiveForm::kTurnedByRows)
+      kinds.insert(at.kind);
   }
   return kinds;
 }

@@ -9,7 +9,7 @@ is described to those that ask for one, and the branches of CUDA are taken. Para
 a kernel of Triton, so that kernel runs here too, in Triton's interpreter; `--hash cpu` takes the hash that SGLang has for
 models on CPUs, and `--hash ledger` has SGLang start with --load-format presharded and takes the checksum.json that it
 writes. `--deep-gemm-scales` chooses DeepGEMM for linear layers and experts, as on Blackwell, and then scales are
-packed by SGLang's own copy of that function. FP8 per tensor is encoded again as kernels of a card do it (card_rounding.py).
+packed by SGLang's own copy of that function. FP8 per tensor is encoded again as kernels of a card do it (card_kernels.py).
 """
 
 import argparse
@@ -23,7 +23,7 @@ import tempfile
 # Before Triton and torch are imported: nothing is to be compiled.
 os.environ.update(TRITON_INTERPRET="1", TORCH_COMPILE_DISABLE="1")
 
-import card_rounding
+import card_kernels
 import ranks
 import sglang_loads
 import sglang_state
@@ -61,14 +61,30 @@ def choose_deep_gemm():
                 setattr(module, name, True)
 
 
+def overwrite_packed():
+    """Has models overwrite the weights that kernels of a card pack."""
+    from sglang.srt.model_loader import loader as loaders
+
+    initialize = loaders._initialize_model
+
+    def initialize_to_overwrite(*args, **kwargs):
+        model = initialize(*args, **kwargs)
+        card_kernels.overwrite_packed(model)
+        return model
+
+    loaders._initialize_model = initialize_to_overwrite
+
+
 def answer_of_rank(rank, options, meeting):
     if options.deep_gemm_scales:
         choose_deep_gemm()
         options.server = {"fp8_gemm_runner_backend": "deep_gemm", "moe_runner_backend": "deep_gemm"}
-    card_rounding.replace(("sglang.",))
+    card_kernels.replace(("sglang.",))
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith("sglang.") and hasattr(module, "cutlass_fp8_supported"):
             module.cutlass_fp8_supported = lambda: True  # of Hopper and Blackwell
+    if options.packs:
+        overwrite_packed()
     model, _ = sglang_state.load_on_rank(rank, options, meeting)
     if options.ledger:
         return None
@@ -107,6 +123,7 @@ def main():
     parser.add_argument("--unfused", action="store_true", help="with --disable-shared-experts-fusion")
     parser.add_argument("--hash", choices=["card", "cpu", "ledger"], default="card")
     parser.add_argument("--deep-gemm-scales", action="store_true", help="DeepGEMM with scales of Blackwell")
+    parser.add_argument("--packs", action="store_true", help="the card's kernels pack some modules")
     parser.add_argument("--timeout", type=int, default=600)
     options = parser.parse_args()
     options.sharded, options.mtp, options.own = False, False, ()

@@ -9,7 +9,7 @@ of kernels are vLLM's as for a card, which is described where they ask (describe
 its wheel has; and kernels of its libraries, which answer that they are there. FlashInfer is taken for missing. Replaced
 is what only a card can run: sparse attention (sharded_state.py); kernels of experts, which are made of processed
 weights; the product that decodes kv_b_proj for latent attention; DeepGEMM's layout of scales, which is written here; the
-rounding of FP8 per tensor (card_rounding.py). Where the kernel that vLLM chooses packs weights, which needs a card, the
+rounding of FP8 per tensor (card_kernels.py). Where the kernel that vLLM chooses packs weights, which needs a card, the
 parameters of its module are overwritten: `ingot check` has to say that they are packed, and compare all others.
 """
 
@@ -21,7 +21,7 @@ import pathlib
 import sys
 import types
 
-import card_rounding
+import card_kernels
 import sharded_state
 
 CAPABILITIES = {"ampere": (8, 0), "hopper": (9, 0), "blackwell": (10, 0)}
@@ -109,7 +109,7 @@ def describe(options):
         flashinfer.has_flashinfer = lambda: True
         flashinfer.has_flashinfer_cutedsl = lambda: options.mxfp8 == "cutedsl"
     of_layers = ("vllm.model_executor.", "vllm.models.", "vllm.utils.", "vllm._custom_ops")
-    card_rounding.replace(of_layers)
+    card_kernels.replace(of_layers)
     for module in [module for name, module in sys.modules.items() if name.startswith(of_layers)]:
         for name, value in everywhere.items():
             if hasattr(module, name):
@@ -123,29 +123,6 @@ def describe(options):
     torch.Tensor.cuda = lambda tensor, *args, **kwargs: tensor
 
 
-def overwrite_packed(model):
-    """Has modules whose kernel packs weights by functions of a card overwrite their own parameters instead."""
-    import torch
-
-    def overwrite(module):
-        for name, parameter in list(module.named_parameters(recurse=False)):
-            setattr(module, name, torch.nn.Parameter(parameter.detach().to(torch.uint8).fill_(0x5A), requires_grad=False))
-
-    def packed(method, usual):
-        def process(layer):
-            try:
-                usual(layer)
-            except (AttributeError, ImportError, NotImplementedError, RuntimeError) as error:
-                print(f"packed by a kernel: {type(layer).__name__}: {str(error)[:200]}", flush=True)
-                overwrite(layer)
-        method.process_weights_after_loading = process
-
-    for module in model.modules():
-        method = getattr(module, "quant_method", None)
-        if method is not None:
-            packed(method, method.process_weights_after_loading)
-
-
 def answer_of_rank(rank, options, meeting):
     import torch
 
@@ -155,7 +132,7 @@ def answer_of_rank(rank, options, meeting):
         from vllm.v1.worker.gpu_worker import Worker
 
         if options.packs:
-            overwrite_packed(model)
+            card_kernels.overwrite_packed(model)
         process_weights_after_loading(model, config.model_config, torch.device("cpu"))
         worker = types.SimpleNamespace(parallel_config=config.parallel_config, model_runner=types.SimpleNamespace(get_model=lambda: model))
         worker._weight_checksum_prefix = functools.partial(Worker._weight_checksum_prefix, worker)

@@ -1,4 +1,4 @@
-"""FP8 per tensor as kernels of cards decode it and encode it again, on a CPU.
+"""What kernels of cards make of weights, on a CPU: FP8 per tensor that is decoded and encoded again, and packed weights.
 
 The scale is a tensor of one number on the card: PyTorch's product of FP16 and such a number casts it to FP16
 (aten/src/ATen/native/cuda, opmath_symmetric_gpu_kernel_with_scalars); on a CPU it stays in FP32. The kernels of vLLM
@@ -33,3 +33,26 @@ def replace(prefixes):
         for name, function in replaced.items():
             if hasattr(module, name):
                 setattr(module, name, function)
+
+
+def overwrite_packed(model):
+    """Has modules whose kernel packs weights by functions of a card overwrite their own parameters instead."""
+    import torch
+
+    def overwrite(module):
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            setattr(module, name, torch.nn.Parameter(parameter.detach().to(torch.uint8).fill_(0x5A), requires_grad=False))
+
+    def packed(method, usual):
+        def process(layer):
+            try:
+                usual(layer)
+            except (AttributeError, ImportError, NotImplementedError, RuntimeError) as error:
+                print(f"packed by a kernel: {type(layer).__name__}: {str(error)[:200]}", flush=True)
+                overwrite(layer)
+        method.process_weights_after_loading = process
+
+    for module in model.modules():
+        method = getattr(module, "quant_method", None)
+        if hasattr(method, "process_weights_after_loading"):
+            packed(method, method.process_weights_after_loading)
