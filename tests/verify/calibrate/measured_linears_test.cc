@@ -1,4 +1,5 @@
 #include "convert/recipe/statistics.h"
+#include "formats/base/stop_scope.h"
 #include "formats/dialect/dialect.h"
 #include "formats/family/families.h"
 #include "formats/records/calibration.h"
@@ -116,6 +117,42 @@ TEST(MeasuredLinearsOf, EveryFamilyThatIsComputed) {
   for (const formats::Family* family : formats::families()) {
     if (family->forward == nullptr) continue;
     EXPECT_TRUE(seen.contains(family->name)) << family->name;
+  }
+}
+
+// Weights in front of the layers run in a step of their own, whose figures a later run must have.
+TEST(MeasuredLinearsOf, TheEmbeddingOutliveAStop) {
+  for (const char* const name : {"gemma3n", "gemma4_layer_inputs"}) {
+    const std::filesystem::path model = kGolden / "forward" / name / "checkpoint";
+    const std::vector<Prompt> text = random_documents({12, 7}, 16);
+    const TempDir directory;
+    run_calibration(model, text, directory / "whole");
+    {
+      bool is_over = false;
+      const StopScope stop([&] { return is_over; }, "it ran");
+      const RunOptions options = {
+          .progress = [&](std::uint64_t, std::uint64_t) { is_over = true; }};
+      expect_error(ErrorCode::kInterrupted, {"stopped"},
+                   [&] { run_calibration(model, text, directory / "stopped", options); });
+    }
+    run_calibration(model, text, directory / "stopped", {}, {.resume = true});
+    const formats::Checkpoint source = shard::open_source(model);
+    CalibrationOptions from_itself;
+    from_itself.quantized = &source;
+    run_calibration(model, text, directory / "quantized", {}, from_itself);
+    const OutputTensors wanted = read_statistics(directory / "whole" / formats::kInputsName);
+    EXPECT_EQ(read_statistics(directory / "stopped" / formats::kInputsName), wanted) << name;
+    const OutputTensors quantized = read_statistics(directory / "quantized" / formats::kInputsName);
+    const auto statistics = formats::CalibrationStatistics::open(directory / "stopped");
+    std::size_t n_seen = 0;
+    for (const auto& [tensor, values] : wanted) {
+      const std::string module = tensor.substr(0, tensor.rfind('.'));
+      if (!module.ends_with(".per_layer_model_projection")) continue;
+      EXPECT_EQ(quantized.at(tensor), values) << tensor;
+      EXPECT_NE(statistics.find(module, formats::kInputMoments), nullptr) << module;
+      ++n_seen;
+    }
+    EXPECT_EQ(n_seen, 4U) << name;
   }
 }
 
