@@ -99,10 +99,12 @@ expect 2 "b is required" "$ingot" compare "$work/int8"
 demand() { expect "$1" "$2" "$ingot" compare "$work/$3" "$work/$4" --reference "$example" --text "$work/text.json" --require "$5" "${@:6}"; }
 demand 0 "PASS" int8 nvfp4 'text.kl<=B' --levels structure
 demand 0 '"passed": true' nvfp4 ranks 'text.kl<=B' --levels structure --json
-demand 1 "FAIL" nvfp4 int8 'text.kl<=B' --levels structure
 demand 0 "holds" nvfp4 int8 'text.kl<=B+1' --levels structure
-demand 1 "weights.relative_error<=B" nvfp4 int8 'weights.relative_error<=B' --levels weights
-demand 1 "not measured" int8 nvfp4 'outputs.kl<=B' --levels structure
+demand 1 "FAIL" nvfp4 int8 'text.kl<=B' --levels weights --require 'weights.relative_error<=B'
+for demanded in text.kl weights.relative_error; do
+  grep -q "^  fails  $demanded<=B" "$work/stdout" || fail "the demand of $demanded does not fail"
+done
+expect 1 "not measured" "$ingot" compare "$work/int8" "$work/nvfp4" --reference "$example" --require 'outputs.kl<=B' --levels structure
 demand 2 "neither <=B nor >=B" int8 nvfp4 'weights.cosine>=1'
 expect 2 "--reference" "$ingot" compare "$work/int8" "$work/nvfp4" --require 'weights.cosine>=B'
 "$ingot" compare "$work/nvfp4" "$work/int8" --reference "$example" --levels structure --text "$work/text.json" \

@@ -15,7 +15,7 @@ assert sum(f["tensors"] for f in plan["files"]) == 92425 - 45932, "one tensor pe
 assert 1_370_710_659_584 < plan["bytes_out"] < 1_370_740_000_000, plan["bytes_out"]
 P
 # A cut, planned rank by rank.
-/usr/bin/time -f '%M' -o "$work/cut" "$ingot" convert "$work/in" "$work/out" --tp 8 --ep 16 --pp 4 --dry-run --assume-disk 2TB \
+/usr/bin/time -f '%M' -o "$work/cut" "$ingot" convert "$work/in" "$work/out" --tp 8 --ep 16 --pp 4 --dry-run --assume-disk 2TB --json \
   >"$work/stdout" 2>"$work/stderr" || fail "dry run of a cut: $(cat "$work/stderr")"
 kilobytes=$(tail -1 "$work/cut")
 [ "$kilobytes" -le $((1024 * 1024)) ] || fail "the plan of a cut took $kilobytes KiB"

@@ -14,9 +14,8 @@ ingot, golden = map(os.path.abspath, sys.argv[1:3])
 usual = ["arch/deepseek_v3/checkpoint", "arch_variants/glm_shared_indexer/checkpoint", "families/deepseek_v4_base",
          "families/qwen3_vl_moe_fp8", "families/qwen3_5_moe_fp8", "families/glm4_moe_fp8_block", "int4/gptq_v2",
          "tiny-v32/bf16"]
-forward = """afmoe axk2 cohere2 deepseek_v4_dspark ernie4_5_moe exaone_moe flex_olmo gemma3 glm4 glm5_next
-    hunyuan_v1_dense hy_v4_vl internlm3 jetmoe lfm2 llama32 mimo_v2_flash ministral muse_glimmer olmo2 olmoe
-    phimoe qwen3 qwen3_next_dense qwen4_exp seed_oss stablelm youtu""".split()
+forward = """afmoe cohere2 deepseek_v4_dspark ernie4_5_moe flex_olmo gemma3 glm5_next hy_v4_vl jetmoe lfm2
+    mimo_v2_flash muse_glimmer qwen3_next_dense qwen4_exp""".split()
 models = folders_of(golden) if "all" in sys.argv[3:] else \
     [f"{golden}/{name}" for name in usual + [f"forward/{name}/checkpoint" for name in forward]]
 
@@ -66,7 +65,7 @@ with tempfile.TemporaryDirectory() as work:
     assert not faults
     if "all" in sys.argv[3:]:
         sys.exit()
-    assert not refused and made > 30, refused
+    assert not refused and made == len(models), (made, refused)
 
     # A job goes on with the same layers only, and other ranges are refused.
     model, out = f"{golden}/arch/deepseek_v3/checkpoint", work + "/parts"
