@@ -296,19 +296,26 @@ void compare_headers(const Plan& plan, const ComparingSink& sink, RederiveReport
   }
 }
 
+// A file that has to be there as one.
+std::string fault_of_kind(const fs::path& path) {
+  std::error_code failure;
+  if (fs::is_regular_file(path, failure)) return {};
+  return stamp_of(path) ? "is no file" : "is missing";
+}
+
 std::string fault_of_text(const fs::path& path, const std::string& text) {
+  if (std::string fault = fault_of_kind(path); !fault.empty()) return fault;
   const auto stamp = stamp_of(path);
-  if (!stamp) return "is missing";
-  if (stamp->n_bytes == text.size() && read_text_file(path, text.size()) == text) return {};
+  if (stamp && stamp->n_bytes == text.size() && read_text_file(path, text.size()) == text)
+    return {};
   return "has other contents than the plan";
 }
 
 std::string fault_of_copy(const fs::path& path, const fs::path& original) {
-  const auto stamp = stamp_of(path);
-  if (!stamp) return "is missing";
+  if (std::string fault = fault_of_kind(path); !fault.empty()) return fault;
   const Fd a = Fd::open_for_reading(path), b = Fd::open_for_reading(original);
   const std::uint64_t size = b.size();
-  bool is_same = stamp->n_bytes == size;
+  bool is_same = a.size() == size;
   std::vector<std::byte> own(kComparedPiece), other(kComparedPiece);
   for (std::uint64_t at = 0; is_same && at < size; at += kComparedPiece) {
     StopScope::check();

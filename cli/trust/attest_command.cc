@@ -19,7 +19,6 @@
 #include "cli/terminal/session.h"
 #include "cli/terminal/terminal.h"
 #include "cli/trust/derivation.h"
-#include "convert/output/output_directory.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/printable.h"
@@ -152,12 +151,6 @@ Json attestation_json(const fs::path& bundle, const Statement& statement,
           {"predicate", statement.predicate_type},
           {"files", files.size()},
           {"key", {{"algorithm", key.algorithm()}, {"hint", key.hint()}}}};
-}
-
-void require_finished(const fs::path& output) {
-  if (convert::output_state(output) != convert::OutputState::kUnfinished) return;
-  throw Error(ErrorCode::kUnsupported, "is unfinished (continue its conversion with --resume)")
-      .in_file(output.string());
 }
 
 // Removes what replace_file() leaves of a bundle where it is killed: a statement would be about it.

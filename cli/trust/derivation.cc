@@ -12,6 +12,7 @@
 #include "convert/convert.h"
 #include "convert/job/job_identity.h"
 #include "convert/output/manifest_writer.h"
+#include "convert/output/output_directory.h"
 #include "convert/output/version.h"
 #include "convert/recipe/composition.h"
 #include "convert/recipe/recipe.h"
@@ -286,6 +287,12 @@ const Json& parameters_of(const Statement& statement, std::string_view where) {
 
 }  // namespace
 
+void require_finished(const fs::path& output) {
+  if (convert::output_state(output) != convert::OutputState::kUnfinished) return;
+  throw Error(ErrorCode::kUnsupported, "is unfinished (continue its conversion with --resume)")
+      .in_file(output.string());
+}
+
 std::vector<std::string> Derivation::inputs() const {
   std::vector<std::string> names;
   for (const auto& [name, value] : settings->items()) {
@@ -305,6 +312,11 @@ Derivation recorded_derivation(const fs::path& output) {
         ErrorCode::kNotFound,
         "has no ingot.json that says how it was made (only outputs of ingot have one; those "
         "of ranks in the folder above them)")
+        .in_file(output.string());
+  }
+  if (manifest->slicing && manifest->slicing->rank) {
+    throw Error(ErrorCode::kUnsupported,
+                "is the folder of one rank, and ranks are made together (give the folder above it)")
         .in_file(output.string());
   }
   try {
@@ -428,6 +440,12 @@ Conversion plan_again(const Derivation& derivation, const fs::path& output,
   return conversion;
 }
 
+bool is_recorded_source(const Derivation& derivation, const Conversion& conversion,
+                        std::size_t threads) {
+  return derivation.source.is_null() ||
+         convert::source_fingerprint(*conversion.source, nullptr, threads) == *derivation.source;
+}
+
 std::set<std::string, std::less<>> unstated_paths() {
   std::set<std::string, std::less<>> paths = formats::repository_paths();
   paths.emplace(formats::kAttestationName);
@@ -458,8 +476,7 @@ Statement provenance_of(const fs::path& output, const GivenSource& given,
   {
     const Conversion conversion = plan_again(derivation, output, given);
     // The fingerprint refuses the wrong directory before hours of digests, which are what counts.
-    if (!(convert::source_fingerprint(*conversion.source, nullptr, given.threads) ==
-          *derivation.source)) {
+    if (!is_recorded_source(derivation, conversion, given.threads)) {
       throw Error(ErrorCode::kMismatch, "is not the source that {} was made from", output.string())
           .in_file(source.string());
     }

@@ -23,6 +23,9 @@ namespace ingot::cli {
 /// The meaning of our statements of provenance; docs/trust.md has it.
 inline constexpr std::string_view kConversionType = "urn:ingot:conversion:v1";
 
+/// Throws kUnsupported for an output whose conversion has not ended.
+void require_finished(const std::filesystem::path& output);
+
 /// The options of a conversion that decide bytes.
 struct Derivation {
   std::string tool_version;  ///< version that converted
@@ -37,7 +40,8 @@ struct Derivation {
   /// The options that name a file, and the sources of a composition but the base.
   [[nodiscard]] std::vector<std::string> inputs() const;
 };
-/// Reads the manifest of an output, or of its first rank. Throws kNotFound without one.
+/// Reads the manifest of an output. Throws kNotFound without one, kUnsupported for the folder of
+/// one rank.
 Derivation recorded_derivation(const std::filesystem::path& output);
 /// Throws kUnsupported for a statement of another kind, kCorrupt for a malformed one.
 Derivation stated_derivation(const formats::Statement& statement, std::string_view where);
@@ -57,6 +61,10 @@ struct GivenSource {
 /// recorded by this version; and as a conversion.
 library::Conversion plan_again(const Derivation& derivation, const std::filesystem::path& output,
                                const GivenSource& given);
+
+/// True if the source of a plan is the one that the manifest tells of, or if it tells of none.
+bool is_recorded_source(const Derivation& derivation, const library::Conversion& conversion,
+                        std::size_t threads);
 
 /// Facts of a statement in addition to the manifest's.
 struct StatementFacts {

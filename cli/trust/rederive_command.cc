@@ -93,13 +93,21 @@ std::vector<MissRow> miss_rows(const RederiveReport& report) {
   return rows;
 }
 
+// A probability that is no zero is not written as one.
+std::string probability_text(double probability) {
+  constexpr double kLeast = 0.0001;
+  return probability > 0 && probability < kLeast ? fmt::format("<{:.4f}", kLeast)
+                                                 : fmt::format("{:.4f}", probability);
+}
+
 // The sentence of a sample, or none where every tensor was drawn.
 std::string sample_text(const RederiveReport& report) {
   if (report.n_drawn == report.n_tensors) return "misses    nothing: every tensor was made again\n";
   std::string text;
   for (const MissRow& row : miss_rows(report)) {
-    text += text.empty() ? fmt::format("1 altered tensor with probability {:.4f}", row.probability)
-                         : fmt::format(", {}: {:.4f}", count_text(row.n_altered), row.probability);
+    const std::string probability = probability_text(row.probability);
+    text += text.empty() ? "1 altered tensor with probability " + probability
+                         : fmt::format(", {}: {}", count_text(row.n_altered), probability);
   }
   const std::uint64_t found = convert::least_found(report.n_tensors, report.n_drawn, kUsualMiss);
   return fmt::format(
@@ -169,7 +177,13 @@ Json rederivation_json(const RederiveReport& report, std::uint64_t seed) {
 int run_rederive(RederiveFlags& flags) {
   const StopScope stop = stop_at_signals("tensors were made again");
   flags.given.threads = threads_of(flags.threads);
+  require_finished(flags.output);
   const Told told = told_of(flags);
+  if (std::error_code failure; fs::equivalent(flags.output, flags.given.directory, failure)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "is the output itself: what it was made from is not in it (--source)")
+        .in_file(flags.given.directory);
+  }
   std::vector<std::string> remarks;
   if (told.derivation.tool_version != convert::kVersion) {
     remarks.push_back(
@@ -187,6 +201,10 @@ int run_rederive(RederiveFlags& flags) {
   }();
   Progress progress(flags.progress, "headers");
   const library::Conversion conversion = plan_again(told.derivation, flags.output, flags.given);
+  if (!is_recorded_source(told.derivation, conversion, flags.given.threads)) {
+    warn_of(flags.output, {fmt::format("{} is not the source that {} tells of",
+                                       printable(flags.given.directory), told.by)});
+  }
   progress.begin("making tensors again");
   convert::RederiveOptions options{
       .sample = flags.all ? std::nullopt : std::optional(flags.sample.value_or(64)),
