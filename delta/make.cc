@@ -432,6 +432,10 @@ MadeDelta make_delta(const fs::path& old_directory, const fs::path& new_director
     throw Error(ErrorCode::kExists, "gets a version from another process at this moment")
         .in_file(stream.string());
   }
+  if (versions_in(stream) != versions) {
+    throw Error(ErrorCode::kExists, "got a version from another process meanwhile (run it again)")
+        .in_file(stream.string());
+  }
   const fs::path partial = kStagingName;
   folder.remove_all(partial);
   (void)folder.make(partial);
