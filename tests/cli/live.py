@@ -392,7 +392,7 @@ def try_layouts(plain, good, two):
 
 
 def try_recorded(folders, config):
-    """What the engines' own modules tell (tests/golden/PROVENANCE.md)."""
+    """Compares files with answers that the engines' own modules gave (tests/golden/PROVENANCE.md)."""
     golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "live")
     others_of_it = ("made of kv_b_proj", "a scale of the cache")
     facts = ("told with its weight", *others_of_it)

@@ -2,6 +2,7 @@
 #include "formats/storage/block_scales.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
+#include "tests/support/bytes.h"
 #include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
@@ -15,11 +16,6 @@ using namespace ingot::testing;
 
 constexpr const char* kWeight = "layer.proj.weight";
 constexpr std::uint64_t kRows = 6, kCols = 32;
-
-template <typename T>
-std::string bytes_of(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
 
 struct Kind {
   const char* dtype;

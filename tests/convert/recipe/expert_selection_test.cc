@@ -1,7 +1,6 @@
 #include "convert/recipe/expert_selection.h"
 
 #include <cmath>
-#include <cstring>
 
 #include "formats/base/fd.h"
 #include "formats/experts/renumbered_names.h"
@@ -26,19 +25,12 @@ using namespace ingot::testing;
 constexpr const char* kGrouped = INGOT_SOURCE_DIR "/tests/golden/arch/deepseek_v3/checkpoint";
 constexpr const char* kDense = INGOT_SOURCE_DIR "/tests/golden/families/llama_fp8_static";
 
-template <typename T>
-std::string raw(const std::vector<T>& values) {
-  std::string bytes(values.size() * sizeof(T), '\0');
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
-}
-
 class ExpertChoiceTest : public ::testing::Test {
  protected:
   KeptExperts by_saliency(const std::map<std::string, std::vector<float>>& layers, double keep) {
     std::vector<TinyTensor> tensors;
     for (const auto& [layer, scores] : layers)
-      tensors.push_back({layer + ".expert_saliency", "F32", {scores.size()}, raw(scores)});
+      tensors.push_back({layer + ".expert_saliency", "F32", {scores.size()}, bytes_of(scores)});
     write_bytes(directory_ / "s.safetensors", safetensors_bytes(tensors));
     return select_experts(source_, source_,
                           {.keep = keep, .statistics = directory_ / "s.safetensors"})
@@ -75,8 +67,9 @@ TEST_F(ExpertChoiceTest, NamesTheNearestNumberThatFits) {
 }
 
 TEST_F(ExpertChoiceTest, RefusesScoresThatDoNotTell) {
-  expect_error(ErrorCode::kMissingTensor, {"layer 2"},
-               [&] { by_saliency({{"model.layers.1", kScores}}, 0.75); });
+  expect_error(ErrorCode::kMissingTensor, {"layer 2"}, [&] {
+    by_saliency({{"model.layers.1", kScores}}, 0.75);
+  });
   expect_error(ErrorCode::kMismatch, {"layer 2", "2 experts"}, [&] {
     by_saliency({{"model.layers.1", kScores}, {"model.layers.2", {1, 2}}}, 0.75);
   });
@@ -87,8 +80,8 @@ TEST_F(ExpertChoiceTest, RefusesScoresThatDoNotTell) {
 }
 
 TEST_F(ExpertChoiceTest, TakesListsInAnyOrder) {
-  const KeptExperts kept = by_list(
-      R"({"model.layers.1.mlp": [7, 6, 4, 2, 1, 0], "2": [0, 1, 2, 4, 5, 6]})");
+  const KeptExperts kept =
+      by_list(R"({"model.layers.1.mlp": [7, 6, 4, 2, 1, 0], "2": [0, 1, 2, 4, 5, 6]})");
   EXPECT_EQ(kept.layers.at(1), (std::vector<std::uint32_t>{0, 1, 2, 4, 6, 7}));
   EXPECT_EQ(formats::parse_kept_experts(*kept.to_json(), "").layers, kept.layers);
 }
@@ -106,7 +99,8 @@ TEST_F(ExpertChoiceTest, RefusesListsWithTheFault) {
   refuse(R"({"1": [0, 1.5], "2": "all"})", {"1.5", "'2' is no list"});
   refuse(R"({"1": [], "2": []})", {"'1' is no list"});
   refuse(R"([[0, 1]])", {"no object of layers"});
-  refuse(R"({"1": [0, 1, 2, 3, 4, 5, 6, 7], "2": [0, 1, 2, 3, 4, 5, 6, 7]})", {"all 8 experts stay"});
+  refuse(R"({"1": [0, 1, 2, 3, 4, 5, 6, 7], "2": [0, 1, 2, 3, 4, 5, 6, 7]})",
+         {"all 8 experts stay"});
 }
 
 TEST(ExpertSelection, IsRefusedWithoutExperts) {
@@ -154,8 +148,9 @@ TEST(ExpertNumbers, AreFoundInNamesAndPatterns) {
   EXPECT_EQ(numbers.renumbered("model.layers.1.mlp.experts.1.up_proj"), std::nullopt);
   expect_error(ErrorCode::kUnsupported, {"*.experts.5.*", "several layers"},
                [&] { (void)numbers.renumbered("*.experts.5.*"); });
-  Json description = {{"ignore", {"model.layers.1.mlp.experts.1.up_proj", "lm_head"}},
-                      {"quantized_layers", {{"model.layers.2.mlp.experts.3.up_proj", {{"bits", 4}}}}}};
+  Json description = {
+      {"ignore", {"model.layers.1.mlp.experts.1.up_proj", "lm_head"}},
+      {"quantized_layers", {{"model.layers.2.mlp.experts.3.up_proj", {{"bits", 4}}}}}};
   numbers.renumber(description);
   EXPECT_EQ(description.dump(), R"({"ignore":["lm_head"],"quantized_layers":{"model.layers.2.mlp.)"
                                 R"(experts.1.up_proj":{"bits":4}}})");

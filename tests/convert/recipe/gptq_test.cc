@@ -4,6 +4,7 @@
 #include "quantize/error_feedback.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
+#include "tests/support/bytes.h"
 #include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
@@ -17,13 +18,6 @@ using formats::SchemeId;
 using namespace ingot::testing;
 
 constexpr std::size_t kRows = 70, kCols = 192, kGroup = 32;
-
-template <typename T>
-std::string bytes_of(const std::vector<T>& values) {
-  std::string bytes(values.size() * sizeof(T), '\0');
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
-}
 
 std::vector<float> random_values(std::size_t n, std::uint32_t seed) {
   std::mt19937 random(seed);
@@ -41,12 +35,6 @@ std::vector<float> moments_of_neighbours(std::size_t n, float reach) {
       moments[i * n + k] = std::pow(reach, static_cast<float>(i > k ? i - k : k - i));
   }
   return moments;
-}
-
-Hash128 hash_of(std::string_view bytes) {
-  TensorHasher hasher;
-  hasher.update(std::as_bytes(std::span(bytes)));
-  return hasher.finish();
 }
 
 // Two weights with the same input, one with another, one whose moments are not positive definite,

@@ -2,6 +2,7 @@
 #include "quantize/scheme.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
+#include "tests/support/bytes.h"
 #include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
@@ -15,13 +16,6 @@ using namespace ingot::testing;
 
 // More columns than are encoded at once, and rows.
 constexpr std::size_t kRows = 24, kCols = 20'480, kShort = 64;
-
-template <typename T>
-std::string bytes_of(const std::vector<T>& values) {
-  std::string bytes(values.size() * sizeof(T), '\0');
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
-}
 
 std::vector<float> random_values(std::size_t n, std::uint32_t seed) {
   std::mt19937 random(seed);

@@ -8,6 +8,7 @@
 #include "synth/synth.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
+#include "tests/support/bytes.h"
 #include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
@@ -34,18 +35,6 @@ constexpr std::array kStored = {Stored{"gpt_oss", "gpt_oss_bf16/config.json"},
                                 Stored{"step3p7", "headers/step3p7.config.json"},
                                 Stored{"qwen3_5_moe", "qwen3_5_moe/config.json"},
                                 Stored{"qwen3_5_moe", "qwen3_5_moe/config.json", true}};
-
-std::string bytes_of(const std::vector<float>& values) {
-  std::string bytes(values.size() * sizeof(float), '\0');
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
-}
-
-Hash128 hash_of(std::string_view bytes) {
-  TensorHasher hasher;
-  hasher.update(std::as_bytes(std::span(bytes)));
-  return hasher.finish();
-}
 
 /// Moments X^T X of random inputs, of which neighbours go together.
 std::vector<float> random_moments(std::size_t n, std::mt19937& random) {

@@ -5,6 +5,7 @@
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
 #include "tests/convert/program_decode.h"
+#include "tests/support/bytes.h"
 #include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
@@ -22,12 +23,6 @@ using formats::ValueChange;
 using namespace ingot::testing;
 
 constexpr std::uint64_t kRank = 3;
-
-std::string bytes_of(const std::vector<float>& values) {
-  std::string bytes(values.size() * sizeof(float), '\0');
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
-}
 
 std::vector<float> numbers(std::size_t n, float step, unsigned seed) {
   std::mt19937 random(seed);

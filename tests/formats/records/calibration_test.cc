@@ -1,6 +1,7 @@
 #include "formats/records/calibration.h"
 
 #include "check/model_fingerprint.h"
+#include "tests/support/bytes.h"
 #include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
@@ -24,12 +25,6 @@ std::string i64(std::initializer_list<std::int64_t> values) {
   for (const std::int64_t value : values)
     bytes.append(reinterpret_cast<const char*>(&value), sizeof value);  // NOLINT
   return bytes;
-}
-
-Hash128 hash_of(std::string_view bytes) {
-  TensorHasher hasher;
-  hasher.update(std::as_bytes(std::span(bytes)));
-  return hasher.finish();
 }
 
 class StatsDirectory : public ::testing::Test {

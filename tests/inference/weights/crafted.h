@@ -1,16 +1,11 @@
 #pragma once
 
 #include "formats/checkpoint/checkpoint.h"
+#include "tests/support/bytes.h"
 #include "tests/support/test.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace ingot::testing {
-
-/// The bytes of numbers, for TinyTensor::data.
-template <typename T>
-std::string bytes_of(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
 
 /// A checkpoint of any tensors, with any names.
 class Crafted {
