@@ -12,8 +12,7 @@ from small_models import faults_of, folders_of
 ingot, golden = map(os.path.abspath, sys.argv[1:3])
 # A default run takes forms of their own: kinds of layers, towers, MTP layers, stacks, shared indexers and caches.
 usual = ["arch/deepseek_v3/checkpoint", "arch_variants/glm_shared_indexer/checkpoint", "families/deepseek_v4_base",
-         "families/qwen3_vl_moe_fp8", "families/qwen3_5_moe_fp8", "families/glm4_moe_fp8_block", "int4/gptq_v2",
-         "tiny-v32/bf16"]
+         "families/qwen3_vl_moe_fp8", "families/qwen3_5_moe_fp8", "families/glm4_moe_fp8_block", "tiny-v32/bf16"]
 forward = """afmoe cohere2 deepseek_v4_dspark ernie4_5_moe flex_olmo gemma3 glm5_next hy_v4_vl jetmoe lfm2
     mimo_v2_flash muse_glimmer qwen3_next_dense qwen4_exp""".split()
 models = folders_of(golden) if "all" in sys.argv[3:] else \
