@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The Python package against the command line. Usage: package_test.py INGOT CHECKPOINT DOCUMENT
+"""The Python package against the command line. Usage: package_test.py INGOT CHECKPOINT SMALL DOCUMENT
 
-Environment: INGOT_LIBRARY, and PYTHONPATH with the package. CHECKPOINT is examples/tiny-v32; the examples of DOCUMENT
-are run with it."""
+Environment: INGOT_LIBRARY, and PYTHONPATH with the package. CHECKPOINT is examples/tiny-v32, with which the examples of
+DOCUMENT are run; SMALL is a quarter of it."""
 
 import base64
 import ctypes
@@ -26,7 +26,7 @@ import zlib
 import ingot
 import numpy
 
-INGOT, EXAMPLE, DOCUMENT = (os.path.abspath(path) for path in sys.argv[1:4])
+INGOT, WHOLE, EXAMPLE, DOCUMENT = (os.path.abspath(path) for path in sys.argv[1:5])
 GATE = "model.layers.1.mlp.experts.0.gate_proj.weight"
 ATTENTION = "model.layers.1.self_attn.q_b_proj.weight"
 
@@ -185,7 +185,7 @@ class Package(unittest.TestCase):
             self.assertEqual(embedding[2:4].tobytes(), embedding.tobytes()[2 * embedding.nbytes // len(embedding):
                                                                            4 * embedding.nbytes // len(embedding)])
             self.assertEqual(embedding[2:4][1].shape, embedding.shape[1:])
-            self.assertEqual([len(ingot.open("tiny-v32")), repr(checkpoint)[:18]], [361, "<ingot.Checkpoint "])
+            self.assertEqual([len(ingot.open("tiny-v32")), repr(checkpoint)[:18]], [112, "<ingot.Checkpoint "])
             names = os.listdir("tiny-v32")
         self.assertRaisesRegex(ingot.Error, "closed", checkpoint.__getitem__, ATTENTION)
         # A hole in place of all other rows is not seen.
@@ -286,7 +286,7 @@ class Package(unittest.TestCase):
         self.assertEqual(ingot.list("rules"), printed("list", "rules")["rules"])
         self.assertEqual(ingot.list("engines", "vllm", "nvfp4"), printed("list", "engines", "vllm", "nvfp4")["engines"])
         plan, dry = ingot.plan("tiny-v32", "new", to="fp8"), printed("convert", "tiny-v32", "new", "--to", "fp8", "--dry-run")
-        self.assertEqual(len(plan.pop("tensors")), 361)
+        self.assertEqual(len(plan.pop("tensors")), 112)
         self.assertEqual(plan.pop("config")["quantization_config"]["quant_method"], "fp8")
         self.assertEqual(untimed(plan), untimed(dry))
         for part in range(2):
@@ -630,18 +630,18 @@ class Package(unittest.TestCase):
                 ingot.convert(Module(), f"{folder}/none", to="nvfp4")
             self.assertTrue(ingot.convert(Module(), f"{folder}/out", like=EXAMPLE, to="nvfp4")["published"])
             router = "model.layers.1.mlp.gate.weight"
-            turned = {**Module().state_dict(), router: numpy.zeros((256, 16), "float32").T}
+            turned = {**Module().state_dict(), router: numpy.zeros((256, 8), "float32").T}
             with self.assertRaisesRegex(TypeError, f"{router}: the array is not contiguous"):
                 ingot.convert(turned, f"{folder}/turned", like=EXAMPLE)
 
     def test_a_list_of_prompts_is_answered(self):
         norway, sum_ = "What is the capital of Norway?", "What is 2 + 2?"
-        answers = ingot.generate("tiny-v32", [norway, [{"role": "user", "content": sum_}], {"prompt": norway}], greedy=True,
+        answers = ingot.generate(WHOLE, [norway, [{"role": "user", "content": sum_}], {"prompt": norway}], greedy=True,
                                  max_new_tokens=8)["sequences"]
-        single = ingot.generate("tiny-v32", norway, greedy=True, max_new_tokens=8)["sequences"][0]
+        single = ingot.generate(WHOLE, norway, greedy=True, max_new_tokens=8)["sequences"][0]
         self.assertEqual([answers[0]["text"], answers[2]["text"], len(answers)], [single["text"], single["text"], 3])
         self.assertNotEqual(answers[1]["text"], single["text"])
-        self.assertRaises(ValueError, ingot.generate, "tiny-v32", [])
+        self.assertRaises(ValueError, ingot.generate, WHOLE, [])
 
     def test_parameters_of_torch_are_taken_as_they_are(self):
         class Parameter:
@@ -711,7 +711,7 @@ class Package(unittest.TestCase):
                 "except FileNotFoundError as error: print(error)")
         done = subprocess.run([sys.executable, "-c", code], check=True, text=True, capture_output=True,
                               env={**os.environ, "HF_HUB_CACHE": os.path.abspath("cache")})
-        self.assertEqual(done.stdout.split("\n")[0], "361 361")
+        self.assertEqual(done.stdout.split("\n")[0], "112 112")
         self.assertIn("hf download Org/None", done.stdout)
         self.assertEqual(same_bytes("of-hub", "like-hub"), ["ingot.json"])
 
@@ -893,7 +893,11 @@ class Package(unittest.TestCase):
         self.assertEqual(os.waitpid(child, 0)[1], 0)
 
     def test_the_examples_of_the_document_run(self):
-        failed, tried = doctest.testfile(DOCUMENT, module_relative=False)
+        with tempfile.TemporaryDirectory() as folder:
+            os.symlink(WHOLE, f"{folder}/tiny-v32")
+            os.chdir(folder)
+            self.addCleanup(os.chdir, self.folder.name)
+            failed, tried = doctest.testfile(DOCUMENT, module_relative=False)
         self.assertEqual(failed, 0)
         self.assertGreater(tried, 20)
 
