@@ -100,7 +100,8 @@ void Execution::begin() {
   if (options_.consume_source) consume_from_here();
 }
 
-// Its tensors are in no journal: a run that goes on takes them over again.
+// Its tensors are in no journal before a part is complete: a run that goes on takes them over
+// again.
 void Execution::take_over_base() {
   options_.begin_phase("taking over");
   TakenOver taken = take_over(options_.base, {.plan = plan_,
@@ -116,6 +117,7 @@ void Execution::take_over_base() {
   report_.bytes_taken = taken.n_bytes;
   report_.files_taken = taken.n_whole;
   whole_files_ = std::move(taken.whole_files);
+  taken_ = std::move(taken.tensors);
   log(fmt::format("{} tensors are taken over from {}, {} files whole", report_.tensors_taken,
                   options_.base.output.string(), report_.files_taken));
 }
@@ -204,6 +206,9 @@ ExecuteReport Execution::finish_part() {
   StopScope::check();
   stamps_.require_unchanged();
   claim_.require_held();
+  std::map<std::uint32_t, TensorResult> taken;
+  for (const std::uint32_t index : taken_) taken[index] = results_[index];
+  if (!taken.empty()) journal_->add_results(taken);
   journal_->add_complete();
   report_.quality = quality_report(plan_, results_, options_.n_worst);
   report_.changes = change_report(plan_, results_);

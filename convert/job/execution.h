@@ -75,6 +75,7 @@ class Execution {
   std::vector<std::string> names_;
   bool has_report_ = false;  // among names_
   std::vector<TensorResult> results_;
+  std::vector<std::uint32_t> taken_;  // from the base
   std::vector<char> done_, whole_files_;
   std::optional<StagedFiles> staged_;
   std::optional<Journal> journal_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include <fcntl.h>
 
@@ -65,6 +66,25 @@ quantize::QualitySums quality_of(const Json& list) {
              quantize::QualitySums::fields(sums));
   list.at(at).get_to(sums.max_error);
   return sums;
+}
+
+// Infinity is null.
+Json json_of(const formats::RecordedError& error) {
+  return {error.relative_error, error.sqnr_db, error.cosine, error.max_error,   error.elements,
+          error.saturated,      error.zeroed,  error.blocks, error.exact_blocks};
+}
+
+formats::RecordedError error_of(const Json& list) {
+  const Json& sqnr = list.at(1);
+  return {.relative_error = list.at(0).get<double>(),
+          .sqnr_db = sqnr.is_null() ? std::numeric_limits<double>::infinity() : sqnr.get<double>(),
+          .cosine = list.at(2).get<double>(),
+          .max_error = list.at(3).get<double>(),
+          .elements = list.at(4).get<std::uint64_t>(),
+          .saturated = list.at(5).get<std::uint64_t>(),
+          .zeroed = list.at(6).get<std::uint64_t>(),
+          .blocks = list.at(7).get<std::uint64_t>(),
+          .exact_blocks = list.at(8).get<std::uint64_t>()};
 }
 
 Hash128 hash_of(const std::string& digits) {
@@ -149,6 +169,7 @@ void add_fact(const Json& fact, JournalContents& contents) {
     if (fact.contains("amax"))
       record.amax = std::bit_cast<float>(fact.at("amax").get<std::uint32_t>());
     if (fact.contains("quality")) record.quality = quality_of(fact.at("quality"));
+    if (fact.contains("error")) record.recorded_error = error_of(fact.at("error"));
     if (fact.contains("global")) {
       record.original_global = {
           .value = std::bit_cast<float>(fact.at("global").at(0).get<std::uint32_t>()),
@@ -242,6 +263,7 @@ void Journal::add_results(const std::map<std::uint32_t, TensorResult>& items) {
                  {"output", joined_texts(record.output)}};
     if (record.amax) line["amax"] = std::bit_cast<std::uint32_t>(*record.amax);
     if (record.quality) line["quality"] = json_of(*record.quality);
+    if (record.recorded_error) line["error"] = json_of(*record.recorded_error);
     if (record.original_global) {
       line["global"] = {std::bit_cast<std::uint32_t>(record.original_global->value),
                         record.original_global->divides};

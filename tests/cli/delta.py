@@ -600,6 +600,11 @@ def ranks(work, name, family, *flags):
     delta("make", old, full, "-o", work / "made")
     note(f"{name}: the delta of a conversion", tree(stream) == tree(work / "made"))
     report = document("convert", source[0], same, *flags, "--base", old)
+    for part in ("0/2", "1/2", "join"):
+        words = ["--base", old, "--part", part, *(["--delta", work / "parts"] if part == "join" else [])]
+        run("convert", source[1], work / "joined", *flags, *words, "--progress", "never")
+    note(f"{name}: parts with a base", tree(work / "joined") == tree(full))
+    note(f"{name}: the delta of parts", tree(work / "parts") == tree(stream))
     if name == "ranks":
         others = ["--max-shard-size", "100KB", "--links", "no"]
         report_other = document("convert", source[0], work / "other", *flags, *others, "--base", old)
