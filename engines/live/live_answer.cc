@@ -337,8 +337,9 @@ std::string SumOfWords::finish_hex() {
   return fmt::format("{:016x}", x);
 }
 
-LiveDigest::LiveDigest(LiveHash hash, formats::DType dtype, const formats::Shape& shape)
-    : hash_(hash), sum_(formats::dtype_bits(dtype) * formats::element_count(shape).value() / 8) {
+LiveDigest::LiveDigest(LiveHash hash, std::uint64_t n_bytes, formats::DType dtype,
+                       const formats::Shape& shape)
+    : hash_(hash), sum_(n_bytes) {
   const std::string begin = tuple_text(shape) + std::string(torch_name(dtype));
   ledger_.update(std::as_bytes(std::span(begin)));
 }

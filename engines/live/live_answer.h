@@ -88,8 +88,9 @@ class SumOfWords {
 /// The digests of a parameter's bytes that an engine may tell, computed piece by piece.
 class LiveDigest {
  public:
-  /// `dtype`, `shape`: those that the parameter has in the engine.
-  LiveDigest(LiveHash hash, formats::DType dtype, const formats::Shape& shape);
+  /// `dtype`, `shape`: those that the parameter has in the engine, for a ledger.
+  LiveDigest(LiveHash hash, std::uint64_t n_bytes, formats::DType dtype,
+             const formats::Shape& shape);
   void update(std::span<const std::byte> bytes);
   /// All that an engine may tell of these bytes.
   [[nodiscard]] std::vector<std::string> finish();

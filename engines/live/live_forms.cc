@@ -819,6 +819,10 @@ LiveBytes as_formed(LiveForm form, const LiveBytes& stored, std::span<const std:
       formed.shape[n - 2] = numbers / std::max<std::size_t>(1, words);
       break;
     }
+    case kTiles:
+      formed.shape[n - 2] = (formed.shape[n - 2] + 127) / 128 * 128;
+      formed.shape[n - 1] = (formed.shape[n - 1] + 3) / 4 * 4;
+      break;
     case kLargest:
     case kLargestReciprocal:
       formed.shape = {};

@@ -255,14 +255,14 @@ bool is_told(const Expected& at, const std::vector<std::string>& digests) {
 }
 
 std::vector<std::string> digests_of(engines::LiveHash hash, const LiveBytes& of) {
-  engines::LiveDigest digest(hash, of.dtype, of.shape);
+  engines::LiveDigest digest(hash, of.bytes.size(), of.dtype, of.shape);
   digest.update(of.bytes);
   return digest.finish();
 }
 
 // Zeros are what is left where nothing was loaded, or all was reset.
 bool is_of_zeros(const LiveAnswer& answer, const Expected& at) {
-  engines::LiveDigest digest(answer.hash, at.dtype, at.shape);
+  engines::LiveDigest digest(answer.hash, at.n_bytes, at.dtype, at.shape);
   const std::vector<std::byte> zeros(std::min<std::uint64_t>(at.n_bytes, std::uint64_t{1} << 20));
   for (std::uint64_t left = at.n_bytes; left > 0;) {
     const std::size_t n = std::min<std::uint64_t>(left, zeros.size());
@@ -336,7 +336,7 @@ class Comparison {
       const Where where{piece.file, piece.joined};
       const Expected& at = expected_[at_.at(where)];
       if (at.told == nullptr || at.shares_scale || !has_form(at, LiveForm::kAsStored)) return;
-      digests.try_emplace(where, answer_.hash, at.dtype, at.shape)
+      digests.try_emplace(where, answer_.hash, at.n_bytes, at.dtype, at.shape)
           .first->second.update(piece.bytes);
     });
     for (auto& [where, digest] : digests) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares what the engines themselves tell of loaded weights with the files: `ingot check --live-answer`.
 
-    live.py vllm|sglang INGOT [--only TEXT] [--record] [--keep FOLDER]
+    live.py vllm|sglang INGOT [--only TEXT] [--record] [--keep FOLDER] [--own-card NAME [--answers]]
 
 Each job is a small random model in a form that ingot writes, on one or two ranks. The engine loads and processes it on a
 CPU as for a card, and its own code makes the answer of its end point (vllm_live.py, sglang_live.py say what is replaced
@@ -9,6 +9,9 @@ there). A job's result says by state, and by the form or the kernel that `ingot 
 bytes are so; it is compared with live.jsonl, --record writes the rows again. Nothing may differ or be missing. Then
 copies are loaded of which one bit of the files is another, and of which two experts have exchanged their names: the
 parameters that hold these, and no others, must differ from the files.
+
+`--own-card h200` runs the jobs that are for such a card on the card of this machine, with nothing described or replaced
+(`--card own` of both programs); `--answers` ends when they are written, so that they can be compared elsewhere.
 """
 
 import argparse
@@ -118,6 +121,19 @@ def jobs(engine):
 
 
 CARDS = {"hopper": "h200", "blackwell": "b200", "ampere": "a100"}
+# Kernels of vLLM's latent attention for cards have only the released widths of heads.
+RELEASED = ["--like", "layer", *matrix.WIDTHS[2:-4], "--heads", "4", "--vocab", "512", "--scheme", "bf16"]
+
+
+def jobs_on_own_card(engine, name):
+    """The jobs that are for cards of that name, on the card of this machine."""
+    seen = set()
+    for model, form, how in jobs(engine):
+        own = {key: value for key, value in how.items() if key not in ("card", "hash", "packs", "mxfp8")} | {"on": name}
+        job = title(model, form, own)
+        if CARDS[how.get("card", "hopper")] == name and job not in seen:
+            seen.add(job)
+            yield model, form, own
 
 
 def options_of(engine, folder, form, how):
@@ -128,6 +144,8 @@ def options_of(engine, folder, form, how):
         mxfp8=None, packs=False,
     )
     options.__dict__.update(how)
+    if "on" in how:
+        options.card, options.hash = "own", "card"
     if engine == "sglang" and form.startswith(INT8):
         options.quantization = "w8a8_int8"
     if engine == "vllm":
@@ -145,13 +163,16 @@ def run(words, status=0):
 class Folders:
     """The models and the forms of them, each made when it is first asked for."""
 
-    def __init__(self, ingot, root):
-        self.ingot, self.root = ingot, root
+    def __init__(self, ingot, root, own_card):
+        self.ingot, self.root, self.own_card = ingot, root, own_card
 
     def model(self, model):
         folder = self.root / model
         if not folder.exists():
-            run([self.ingot, "synth", folder, *MODELS[model]])
+            words = MODELS[model]
+            if self.own_card and model != "qwen3_moe":
+                words = [*words[:-len(matrix.WIDTHS)], *RELEASED]
+            run([self.ingot, "synth", folder, *words])
         return folder
 
     def form(self, engine, model, form):
@@ -213,7 +234,8 @@ def with_exchanged_experts(data, one, other):
 
 def checked(ingot, folder, answer, how, status=0):
     """What `ingot check` says of the file of an answer."""
-    words = [ingot, "check", folder, "--live-answer", answer, "--gpu", CARDS[how.get("card", "hopper")], "--json"]
+    card = how.get("on") or CARDS[how.get("card", "hopper")]
+    words = [ingot, "check", folder, "--live-answer", answer, "--gpu", card, "--json"]
     return json.loads(run(words, status))["live"]
 
 
@@ -252,6 +274,8 @@ def named_changes(engine, live, folders, tp):
             if card and "expert" in case:
                 continue
             how, kept = {"tp": tp, **card}, folder.parent / f"{engine}, {form}, tp {tp}, {case}.json"
+            if folders.own_card:
+                how["on"] = folders.own_card
             with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
                 copy = pathlib.Path(shutil.copytree(folder, pathlib.Path(scratch, "changed")))
                 (copy / file).write_bytes(changed)
@@ -295,9 +319,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", choices=["vllm", "sglang"])
     parser.add_argument("ingot", type=pathlib.Path)
-    parser.add_argument("--only", default="", help="jobs whose title contains this; no changed copies")
+    parser.add_argument("--only", default="", help="jobs whose title is or contains this; no changed copies")
     parser.add_argument("--record", action="store_true", help="write the results of these jobs into live.jsonl")
     parser.add_argument("--changed", action="store_true", help="only the changed copies")
+    parser.add_argument("--own-card", default="", help="run on this machine's card, of this name in `ingot check --gpu`")
+    parser.add_argument("--answers", action="store_true", help="only write the answers into the folder of --keep")
     parser.add_argument("--keep", type=pathlib.Path, help="a folder for models and answers, taken from there by the next call")
     options = parser.parse_args()
     if options.engine == "sglang":
@@ -308,19 +334,24 @@ def main():
         import vllm_live as live
 
         live.prepare()
-    wrong = WRONG_IN_SGLANG if options.engine == "sglang" else []
+    on = f", on {options.own_card}" if options.own_card else ""
+    wrong = [job + on for job in WRONG_IN_SGLANG] if options.engine == "sglang" else []
     before, rows, faults = recorded(), {}, []
     with tempfile.TemporaryDirectory() as scratch:
         root = (options.keep or pathlib.Path(scratch)).resolve()
         root.mkdir(exist_ok=True)
-        folders = Folders(options.ingot.resolve(), root)
-        for model, form, how in jobs(options.engine):
+        folders = Folders(options.ingot.resolve(), root, options.own_card)
+        every = list(jobs_on_own_card(options.engine, options.own_card) if options.own_card else jobs(options.engine))
+        titles = {title(*job) for job in every}
+        for model, form, how in every:
             job = title(model, form, how)
-            if options.only not in job or options.changed:
+            if options.changed or (job != options.only if options.only in titles else options.only not in job):
                 continue
             folder = folders.form(options.engine, model, form)
             try:
                 answer = answered(live, options_of(options.engine, folder, form, how), root / f"{options.engine}, {job}.json")
+                if options.answers:
+                    continue
                 result = summary(checked(folders.ingot, folder, answer, how, (0, 1)))
             except SystemExit as error:
                 result = {"refused": str(error)[:300]}
@@ -332,7 +363,7 @@ def main():
                 faults.append(f"{job}: {json.dumps(result)}")
             if not options.record and result != before.get((options.engine, job)):
                 faults.append(f"{job}: was {json.dumps(before.get((options.engine, job)))}")
-        if not options.only:
+        if not options.only and not options.answers:
             for tp in (1, 2):
                 faults += named_changes(options.engine, live, folders, tp)
     print("\n".join(faults))

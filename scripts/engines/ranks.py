@@ -22,7 +22,8 @@ def on_rank(work, rank, options, meeting, results):
 
 def on_each_rank(work, options, n_ranks):
     """The results of work(rank, options, meeting), by rank; ranks meet in a file. Ends the program where one fails."""
-    context = multiprocessing.get_context("fork")
+    # CUDA does not go on in a process that was forked.
+    context = multiprocessing.get_context("spawn" if getattr(options, "card", "") == "own" else "fork")
     results = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         meeting = str(pathlib.Path(folder, "meeting"))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes what SGLang's end point /weights_checker tells of a directory, by SGLang's own code on a CPU.
+"""Writes what SGLang's end point /weights_checker tells of a directory, by SGLang's own code on a CPU, or on a card.
 
     sglang_live.py MODEL ANSWER.json [--tp N] [--ep] [--card CARD] [--quantization NAME] [--unfused] [--hash cpu|ledger]
 
@@ -10,6 +10,9 @@ a kernel of Triton, so that kernel runs here too, in Triton's interpreter; `--ha
 models on CPUs, and `--hash ledger` has SGLang start with --load-format presharded and takes the checksum.json that it
 writes. `--deep-gemm-scales` chooses DeepGEMM for linear layers and experts, as on Blackwell, and then scales are
 packed by SGLang's own copy of that function. FP8 per tensor is encoded again as kernels of a card do it (card_kernels.py).
+
+`--card own` takes the card of this machine for all ranks. Nothing is described, and nothing replaced but modules of
+kernels that are not installed.
 """
 
 import argparse
@@ -20,8 +23,10 @@ import pathlib
 import sys
 import tempfile
 
-# Before Triton and torch are imported: nothing is to be compiled.
-os.environ.update(TRITON_INTERPRET="1", TORCH_COMPILE_DISABLE="1")
+# Before Triton and torch are imported: without a card nothing is to be compiled.
+os.environ["TORCH_COMPILE_DISABLE"] = "1"
+if not {"own", "--own-card"} & set(sys.argv):
+    os.environ["TRITON_INTERPRET"] = "1"
 
 import card_kernels
 import ranks
@@ -75,7 +80,7 @@ def overwrite_packed():
     loaders._initialize_model = initialize_to_overwrite
 
 
-def answer_of_rank(rank, options, meeting):
+def describe_kernels(options):
     if options.deep_gemm_scales:
         choose_deep_gemm()
         options.server = {"fp8_gemm_runner_backend": "deep_gemm", "moe_runner_backend": "deep_gemm"}
@@ -85,19 +90,27 @@ def answer_of_rank(rank, options, meeting):
             module.cutlass_fp8_supported = lambda: True  # of Hopper and Blackwell
     if options.packs:
         overwrite_packed()
+
+
+def answer_of_rank(rank, options, meeting):
+    if options.card == "own":
+        prepare()  # in a process of its own
+    else:
+        describe_kernels(options)
     model, _ = sglang_state.load_on_rank(rank, options, meeting)
     if options.ledger:
         return None
     from sglang.srt.managers.scheduler_components.weight_updater import _merge_checksum_payloads
     from sglang.srt.utils.weight_checker import WeightChecker
 
-    if options.hash == "card":
+    if options.hash == "card" and options.card != "own":
         hash_as_on_a_card()
     checker = WeightChecker(get_model=lambda: model)
     return _merge_checksum_payloads([("target", checker.handle("checksum", role="target"))])
 
 
-prepare = sglang_loads.prepare
+def prepare():
+    sglang_loads.prepare(is_own_card="TRITON_INTERPRET" not in os.environ)
 
 
 def answer(options):
@@ -118,7 +131,7 @@ def main():
     parser.add_argument("answer", type=pathlib.Path)
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--ep", action="store_true")
-    parser.add_argument("--card", choices=sglang_loads.CARDS, default="hopper")
+    parser.add_argument("--card", choices=[*sglang_loads.CARDS, "own"], default="hopper")
     parser.add_argument("--quantization")
     parser.add_argument("--unfused", action="store_true", help="with --disable-shared-experts-fusion")
     parser.add_argument("--hash", choices=["card", "cpu", "ledger"], default="card")

@@ -67,12 +67,17 @@ class FinderOfKernels(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
-def prepare():
-    """Imports SGLang without its kernels; vLLM cannot be imported in this process behind it."""
+def prepare(is_own_card=False):
+    """Imports SGLang without its kernels (on a card: those that are not installed); vLLM cannot be imported in this
+    process behind it."""
     os.environ.update(ENVIRONMENT)
     import torch
 
-    sys.meta_path.insert(0, FinderOfKernels())
+    sys.meta_path.insert(len(sys.meta_path) if is_own_card else 0, FinderOfKernels())
+    if is_own_card:
+        import sglang.srt.model_loader.loader  # noqa: F401
+        import sglang.srt.models.registry  # noqa: F401
+        return
     torch.ops.__dict__["npu"] = NoKernel("npu")
     import sglang.srt.model_loader.loader  # noqa: F401
     import sglang.srt.models.registry  # noqa: F401
@@ -116,7 +121,7 @@ def meet(arguments, rank=0, n_ranks=1, meeting=None):
     parallel_state.GroupCoordinator.__init__ = lambda *args, **named: group(*args, **{**named, **of_cards})
     with tempfile.TemporaryDirectory() as folder:
         parallel_state.init_distributed_environment(
-            world_size=n_ranks, rank=rank, local_rank=rank, backend="gloo",
+            world_size=n_ranks, rank=rank, local_rank=0 if arguments.device == "cuda" else rank, backend="gloo",
             distributed_init_method=f"file://{meeting or folder + '/meeting'}",
         )
         parallel_state.initialize_model_parallel(backend="gloo")
@@ -150,14 +155,16 @@ def publish_arguments(options, rank=0):
     """SGLang's arguments, as its modules ask for them, and the card."""
     import torch
 
-    torch.cuda.get_device_capability = lambda *args, **kwargs: CARDS[options.card]
-    torch.cuda.is_available = lambda: False
+    is_own = options.card == "own"
+    if not is_own:
+        torch.cuda.get_device_capability = lambda *args, **kwargs: CARDS[options.card]
+        torch.cuda.is_available = lambda: False
     from sglang.srt.runtime_context import SpawnRanks, publish
     from sglang.srt.server_args import ServerArgs
 
     n_ranks = getattr(options, "tp", 1)
     arguments = ServerArgs(
-        model_path=str(options.model), device="cpu", dtype="bfloat16", attention_backend="torch_native", disable_cuda_graph=True,
+        model_path=str(options.model), device="cuda" if is_own else "cpu", dtype="bfloat16", attention_backend="torch_native", disable_cuda_graph=True,
         skip_tokenizer_init=True, quantization=options.quantization, tp_size=n_ranks,
         ep_size=n_ranks if getattr(options, "ep", False) else 1, disable_shared_experts_fusion=options.unfused,
         **getattr(options, "server", {}),

@@ -80,8 +80,10 @@ def load_on_rank(rank, options, meeting):
     initialize_moe_config()
     sglang_loads.meet(arguments, rank, options.tp, meeting)
     config = ModelConfig(model_path=str(options.model), dtype="bfloat16", quantization=options.quantization)
-    sglang_loads.describe(options.card)
-    process_as_on_a_card()
+    is_own = options.card == "own"
+    if not is_own:
+        sglang_loads.describe(options.card)
+        process_as_on_a_card()
     load_config = LoadConfig(load_format="sharded_state" if options.sharded else "auto")
     if options.ledger:
         load_config = LoadConfig(load_format="presharded", model_loader_extra_config={"presharded_path": options.ledger})
@@ -96,7 +98,7 @@ def load_on_rank(rank, options, meeting):
         return model
 
     loaders._initialize_model = initialize_and_fill
-    return loader.load_model(model_config=config, device_config=DeviceConfig("cpu")), warnings
+    return loader.load_model(model_config=config, device_config=DeviceConfig("cuda" if is_own else "cpu", 0)), warnings
 
 
 def state_of_rank(rank, options, meeting):

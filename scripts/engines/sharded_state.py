@@ -149,7 +149,7 @@ def facts_of(tensor):
 
 
 @contextlib.contextmanager
-def loaded_on_rank(rank, options, meeting, choose_kernels=replace_kernels):
+def loaded_on_rank(rank, options, meeting, choose_kernels=replace_kernels, device="cpu"):
     """vLLM's model on a rank, filled by its loader, and its config; before vLLM processes the weights."""
     import torch
     from vllm.config import set_current_vllm_config
@@ -183,7 +183,7 @@ def loaded_on_rank(rank, options, meeting, choose_kernels=replace_kernels):
         initialize_model_parallel(options.tp, options.pp)
         loader = get_model_loader(config.load_config)
         model_config = config.speculative_config.draft_model_config if options.mtp else config.model_config
-        with set_default_torch_dtype(model_config.dtype), torch.device("cpu"):
+        with set_default_torch_dtype(model_config.dtype), torch.device(device):
             model = initialize_model(vllm_config=config, model_config=model_config)
         fill({name: tensor for name, tensor in state_of(model).items() if not name.endswith(CONSTANTS)})
         if options.sharded:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes what vLLM's end point /weight_checker tells of a directory, by vLLM's own code on a CPU.
+"""Writes what vLLM's end point /weight_checker tells of a directory, by vLLM's own code on a CPU, or on a card.
 
     vllm_live.py MODEL ANSWER.json [--tp N] [--pp P] [--ep] [--card CARD] [--no-deep-gemm] [--mxfp8 KERNEL]
 
@@ -11,6 +11,9 @@ is what only a card can run: sparse attention (sharded_state.py); kernels of exp
 weights; the product that decodes kv_b_proj for latent attention; DeepGEMM's layout of scales, which is written here; the
 rounding of FP8 per tensor (card_kernels.py). Where the kernel that vLLM chooses packs weights, which needs a card, the
 parameters of its module are overwritten: `ingot check` has to say that they are packed, and compare all others.
+
+`--card own` takes the card of this machine for all ranks, and replaces nothing but the way in which ranks talk to each
+other, since NCCL does not let two of them share a card.
 """
 
 import argparse
@@ -123,17 +126,29 @@ def describe(options):
     torch.Tensor.cuda = lambda tensor, *args, **kwargs: tensor
 
 
+def talk_by_gloo():
+    from vllm.platforms import current_platform
+
+    plain = "vllm.distributed.device_communicators.base_device_communicator.DeviceCommunicatorBase"
+    type(current_platform).get_device_communicator_cls = classmethod(lambda cls: plain)
+
+
 def answer_of_rank(rank, options, meeting):
+    is_own = options.card == "own"
+    if is_own:
+        if not options.deep_gemm:
+            os.environ["VLLM_USE_DEEP_GEMM"] = "0"
+        prepare()  # in a process of its own
     import torch
 
-    choose = functools.partial(describe, options)
-    with sharded_state.loaded_on_rank(rank, options, meeting, choose) as (model, config):
+    choose, device = (talk_by_gloo, "cuda:0") if is_own else (functools.partial(describe, options), "cpu")
+    with sharded_state.loaded_on_rank(rank, options, meeting, choose, device) as (model, config):
         from vllm.model_executor.model_loader.utils import process_weights_after_loading
         from vllm.v1.worker.gpu_worker import Worker
 
-        if options.packs:
+        if options.packs and not is_own:
             card_kernels.overwrite_packed(model)
-        process_weights_after_loading(model, config.model_config, torch.device("cpu"))
+        process_weights_after_loading(model, config.model_config, torch.device(device))
         worker = types.SimpleNamespace(parallel_config=config.parallel_config, model_runner=types.SimpleNamespace(get_model=lambda: model))
         worker._weight_checksum_prefix = functools.partial(Worker._weight_checksum_prefix, worker)
         return Worker.compute_weight_checksums(worker)
@@ -171,7 +186,7 @@ def main():
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--pp", type=int, default=1)
     parser.add_argument("--ep", action="store_true")
-    parser.add_argument("--card", choices=CAPABILITIES, default="hopper")
+    parser.add_argument("--card", choices=[*CAPABILITIES, "own"], default="hopper")
     parser.add_argument("--no-deep-gemm", dest="deep_gemm", action="store_false", help="as VLLM_USE_DEEP_GEMM=0")
     parser.add_argument("--mxfp8", choices=["cutedsl", "cutlass"], help="FlashInfer's kernel for linear layers in MXFP8")
     parser.add_argument("--packs", action="store_true", help="the card's kernels pack some modules")

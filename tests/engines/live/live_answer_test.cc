@@ -1,5 +1,7 @@
 #include "engines/live/live_answer.h"
 
+#include <cstring>
+
 #include "engines/live/live_forms.h"
 #include "tests/support/test.h"
 
@@ -25,6 +27,30 @@ TEST(SumOfWords, EqualsKnownValues) {
   std::string ramp(100003, '\0');
   for (std::size_t i = 0; i < ramp.size(); ++i) ramp[i] = static_cast<char>(i * 7 % 256);
   EXPECT_EQ(sum_of(ramp), "f82d54c7de5a9933");
+}
+
+// Values of SGLang's kernel on an H200 (scripts/engines/README.md): word i is i x 2654435761 + 12345.
+TEST(SumOfWords, EqualsTheKernelOnACard) {
+  std::string bytes(1048580, '\0');
+  for (std::size_t i = 0; i < bytes.size() / 4; ++i) {
+    const auto word = static_cast<std::uint32_t>(i * 2654435761U + 12345U);
+    std::memcpy(&bytes[i * 4], &word, sizeof word);
+  }
+  const auto of_first = [&](std::size_t n) { return sum_of(std::string_view(bytes).substr(0, n)); };
+  EXPECT_EQ(of_first(5), "ca2f074e6ed619f2");
+  EXPECT_EQ(of_first(70), "b7270b6d17e2802a");
+  EXPECT_EQ(of_first(32769), "743d2151de142042");
+  EXPECT_EQ(of_first(65537), "92525eb01001e822");
+  EXPECT_EQ(of_first(100003), "8c75e4f290c0918f");
+  EXPECT_EQ(of_first(1048579), "fbd96f318a1478b3");
+}
+
+// A form may have fewer bytes than the parameter in the files.
+TEST(LiveDigest, SumsTakeTheBytesThatAreGiven) {
+  const std::string word = "word";
+  LiveDigest digest(LiveHash::kSum, word.size(), DType::kF32, {7});
+  digest.update(std::as_bytes(std::span(word)));
+  EXPECT_EQ(digest.finish().front(), sum_of(word));
 }
 
 TEST(SumOfWords, PiecesOfAnySizeGiveTheSameSum) {
