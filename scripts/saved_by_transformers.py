@@ -292,13 +292,16 @@ def resized(document, draw):
 
 
 def states_of(model, ids):
-    """Hidden states behind each layer, where the class has them in the usual shape."""
+    """Hidden states behind each layer, where the class has them for each token; streams are one behind the other there."""
     try:
         found = record_reference.record(model, ids, 0)
     except Exception:
         return {}
     states = {name: state for name, state in found.items() if name.startswith("hidden.")}
-    return states if all(state.dim() == 2 for state in states.values()) else {}
+    width = states["hidden.0"].shape[-1]
+    if any(state.dim() != 2 for state in states.values()):
+        return {}
+    return {name: state if state.shape[1] == width else state.reshape(len(ids), -1, width) for name, state in states.items()}
 
 
 def model_rows(ingot, config, own, counts=None):
