@@ -36,7 +36,7 @@ for group, most in (32, 0.81), (128, 0.90):
     for kind in "mse", "zeros":
         made, said = experts(f"{sys.argv[2]}/{kind}{group}")
         quantized = [name for name in made if made[name].scheme == "int4-group"]
-        assert len(quantized) > 100, len(quantized)
+        assert len(quantized) == 24, len(quantized)
         has_zeros = {("weight_zero_point" in made[name].parts) for name in quantized}
         assert has_zeros == {kind == "zeros"}, (group, kind, has_zeros)
         groups = [row["weights"] for row in said["config_groups"].values()]
@@ -118,7 +118,7 @@ for method in "hessian:--search hessian:0.97" "gptq:--gptq:0.7"; do
   run convert "$work/$name" "$work/$name-f32" --to f32
   read -r mean _ n _ < <(python3 "$here/gptq_traces.py" "$work/source-f32" "$work/zeros32-f32" "$work/$name-f32" "$stats")
   echo "zero points, $name: trace $mean of that without, $n tensors"
-  awk "BEGIN { exit !($mean < $most && $n >= 100) }" || fail "$name with zero points: $mean of the trace, $n tensors"
+  awk "BEGIN { exit !($mean < $most && $n == 24) }" || fail "$name with zero points: $mean of the trace, $n tensors"
 done
 
 # Refused, with words that work.
