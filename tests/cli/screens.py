@@ -118,7 +118,7 @@ try:
         for model in (example, models[3]):
             arguments = ["convert", model, "nowhere", "--to", "nvfp4", "--dry-run"]
             require_fit(columns, screen(columns, *arguments), arguments)
-    tensor = "model.layers.3.mlp.experts.1.up_proj.weight"
+    tensor = "model.layers.1.mlp.experts.1.up_proj.weight"
     for arguments in (["verify", example, "nv"], ["verify", example, "ranks"], ["verify", example, "int8"],
                       ["verify", example, "nv", "--text", "text.txt"], ["compare", "int8", "nv", "--reference", example],
                       ["compare", example, "nv"], ["convert", example, "nowhere", "--to", "int8", "--explain", tensor],
