@@ -195,10 +195,9 @@ int run_rederive(RederiveFlags& flags) {
     remarks.push_back("the signature of the statement is not checked (--key)");
   warn_of(flags.output, remarks);
   // A maker who knows the seed beforehand knows which tensors are looked at.
-  const std::uint64_t seed = flags.seed ? *flags.seed : [] {
-    std::random_device device;
-    return std::uint64_t{device()};
-  }();
+  const std::uint64_t seed = flags.all    ? 0
+                             : flags.seed ? *flags.seed
+                                          : std::uint64_t{std::random_device()()};
   Progress progress(flags.progress, "headers");
   const library::Conversion conversion = plan_again(told.derivation, flags.output, flags.given);
   if (!is_recorded_source(told.derivation, conversion, flags.given.threads)) {

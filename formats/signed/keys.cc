@@ -268,13 +268,17 @@ PublicKey PublicKey::read(const fs::path& path) {
 }
 
 bool PublicKey::verifies(std::string_view bytes, std::string_view signature) const {
-  const DigestContext context = digest_context();
-  require(crypto().EVP_DigestVerifyInit(context.get(), nullptr, digest_of(algorithm_), nullptr,
-                                        key_.get()) == 1);
-  const int result = crypto().EVP_DigestVerify(context.get(), octets_of(signature),
-                                               signature.size(), octets_of(bytes), bytes.size());
-  if (result != 1) (void)take_errors();
-  return result == 1;
+  // Twice: OpenSSL may say no where it lacked memory for a moment, and tell no reason.
+  for (int i = 0; i < 2; ++i) {
+    const DigestContext context = digest_context();
+    require(crypto().EVP_DigestVerifyInit(context.get(), nullptr, digest_of(algorithm_), nullptr,
+                                          key_.get()) == 1);
+    const int result = crypto().EVP_DigestVerify(context.get(), octets_of(signature),
+                                                 signature.size(), octets_of(bytes), bytes.size());
+    if (result == 1) return true;
+    (void)take_errors();
+  }
+  return false;
 }
 
 std::string PublicKey::hint() const {

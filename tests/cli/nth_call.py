@@ -494,7 +494,7 @@ def require_one_error(code, errors, what):
     if not re.search(REASONS[what], message):
         raise Wrong(f"does not say why: {message[:600]}")
     named = message.replace(REASONS[what], "")
-    if what != "ENOMEM" and not re.search(r"/|\b(in|out|newer)\b|\.safetensors|\.json|\.yaml|\.pem", named):
+    if what != "ENOMEM" and not re.search(r"/|\b(in|out|newer)\b|\.safetensors|\.json|\.yaml|\.pem|\.sig", named):
         raise Wrong(f"names no file: {message[:600]}")
 
 
