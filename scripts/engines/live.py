@@ -257,7 +257,7 @@ def title(model, form, how):
 def named_changes(engine, live, folders, tp):
     """Faults where a changed copy of a model is not told from the model by the right names."""
     faults = []
-    on_blackwell = [(MXFP8, {"card": "blackwell", "mxfp8": "cutedsl"})] if engine == "vllm" else []
+    on_blackwell = [(MXFP8, {"card": "blackwell", "mxfp8": "cutedsl"})] if engine == "vllm" and not folders.own_card else []
     for form, card in [*((form, {}) for form in ("bf16", BLOCKS, INT8, TENSORS[0] + APART)), *on_blackwell]:
         folder = folders.form(engine, "deepseek_v3", form)
         file = "model.safetensors"
