@@ -312,7 +312,9 @@ def recorded():
 
 def record(results):
     lines = [json.dumps({"engine": engine, "job": job, "result": results[engine, job]}) for engine, job in sorted(results)]
-    EXPECTED.write_text("\n".join(lines) + "\n")
+    part = EXPECTED.with_suffix(".part")  # a call that is ended loses no row
+    part.write_text("\n".join(lines) + "\n")
+    part.replace(EXPECTED)
 
 
 def main():
