@@ -34,8 +34,8 @@ bool holds(formats::MatrixView<const float> group, float scale, formats::CodeKin
 
 /// Encodes a run group by group. Unless the search is kAmax, a group gets the candidate with the
 /// least squared error, or error by moments (quantize/kernels/scales/scale_errors.h), the first on
-/// a tie, and the scale by amax if that holds every value. Where scale x code would be infinite,
-/// which only values from 2^127 on can cause, the code is one smaller.
+/// a tie, and the scale by amax if that holds every value. Where scale x code would be infinite
+/// (only for values from 2^127 on), the code is one smaller.
 void encode_groups(const EncodeInput& in, const EncodeOutput& out, const GroupEncoding& encoding);
 
 /// Scheme::encode of schemes that need nothing else.

@@ -36,8 +36,8 @@ void store_scales(std::span<const float> scales, std::byte* out) {
   }
 }
 
-/// BF16 numbers that a search of zero points by moments tries below and above the best of those
-/// that mse tries: more than there are between two of these.
+/// BF16 numbers that a search of zero points by moments tries below and above the best scale of
+/// mse: more than there are between two scales of mse.
 constexpr int kNeighbours = 8;
 
 /// The scale that is `steps` BF16 numbers above a positive one.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# scripts/engines.sh [OPTION...]: gives ingot's outputs to vLLM, SGLang and transformers themselves (scripts/engines/matrix.py,
-# which takes the options) and compares what they do with scripts/engines/expected.jsonl; without options also what they believe
-# of configs, and the hashes that they tell of loaded weights. By hand: not a test of CTest.
+# scripts/engines.sh [OPTION...]: gives ingot's outputs to vLLM, SGLang and transformers themselves (scripts/engines/matrix.py
+# takes the options) and compares what they do with scripts/engines/expected.jsonl; without options also their beliefs about
+# configs, and the hashes that they tell of loaded weights. By hand: not a test of CTest.
 #
 # Needs Python 3.11 or 3.12 with pip, 8 GB of disk and about 45 minutes on two processors, as many again for the hashes; the
 # packages are those of scripts/engines/requirements.txt, from the index that pip is set to. ENGINES_VENV: where they are put,
@@ -22,8 +22,8 @@ nice "$venv/bin/python" scripts/engines/matrix.py "$ingot" "$@"
 [ $# -eq 0 ] || exit 0
 # Then what the engines believe of each layer, compared with `ingot check --engine`: no rows of expected.jsonl.
 nice "$venv/bin/python" scripts/engines/beliefs.py "$ingot"
-# Last, hashes of loaded weights, compared with live.jsonl. vLLM 0.33 has no build for CPUs: its Python code is put over a copy
-# of the extension modules of 0.32.
+# Last, hashes of loaded weights, compared with live.jsonl. vLLM 0.33 has no build for CPUs: its Python code is put over the
+# extension modules of 0.32, copied.
 later=$venv/vllm-0.33
 if [ ! -d "$later/vllm" ]; then
   "$venv/bin/pip" download --quiet --no-deps --dest "$later" vllm==0.33.0

@@ -32,8 +32,8 @@ const engines::StateEngine& engine_of(const Plan& plan) {
   return engines::state_engine(plan.options.layout->engine);
 }
 
-// Nothing is written in a layout that no table has: it is that of a running engine, which holds
-// what it loaded, in any scheme.
+// Nothing is written in a layout that no table has: a running engine has it, for weights of any
+// scheme that it loaded.
 bool is_written(const Plan& plan) {
   return formats::find_layout(plan.options.layout->name) != nullptr;
 }

@@ -54,8 +54,8 @@ constexpr std::array<std::string_view, 34> kKnownKeys = {"alpha_pattern",
                                                          "use_dora",
                                                          "use_rslora"};
 
-// Initializations that take their part out of the base weights, and whether these are the sum of
-// what is left and the first adapter; and initializations that leave them as they are.
+// Initializations that take their part out of the base weights, and whether the rest and the first
+// adapter add up to these; and initializations that leave them as they are.
 struct Residual {
   std::string_view name;
   bool adds_up;

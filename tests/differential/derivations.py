@@ -51,7 +51,7 @@ FIXTURES = [
     "forward/minimax_m2/checkpoint",
     "other_tools/quark_int8",
 ]
-# Of every source. Some refuse some of these, by their widths and forms.
+# Options for every source. Some sources refuse some of these, by their widths and forms.
 GENERAL = """
 --to bf16
 --to f16 --allow f16-overflow=* --allow underflow=*

@@ -8,16 +8,16 @@
 // S = U U^T. A code k of a magnitude m becomes k + 1 at the largest s with m >= (k + 1/2) s, where
 // m = (k + 1/2) s counts for odd k only. That scale is found exactly: m has 24 bits and (k + 1/2) s
 // at most 12, so that they are equal or differ by more than 2^-25 of them. So the quotient, in
-// double and 2^-40 of it larger for odd k and smaller for even k, is on the right side of s. A code
-// that grows by 1 adds 2 (S q)_i + S_ii to a, (S x)_i to b, and row i of S to S q: sixteen sums
-// side by side, all that is computed by lanes. A walk over all 343 scales of a group of 128 costs
-// a quarter of all their losses in FP32, by lanes.
+// double and 2^-40 of it larger for odd k and smaller for even k, is on the right side of s.
+// Where a code grows by 1, 2 (S q)_i + S_ii is added to a, (S x)_i to b, and row i of S to S q:
+// sixteen sums side by side, and only they are computed by lanes. A walk over all 343 scales of
+// a group of 128 costs a quarter of all their losses in FP32, by lanes.
 //
 // Rounding is no part of the choice. A loss that is kept so differs from one that is computed for
 // itself by less than a margin: each is a sum of at most 16 n terms that are rounded, and
 // |S_ij| <= sqrt(S_ii S_jj) bounds the sum of their magnitudes by 16 sum S_ii (|x_i| + s)^2. Scales
-// whose losses are within the margin of the least are compared by losses of their own, in the way
-// that the header states; nearly always there is one.
+// whose losses are within the margin of the least are compared by losses of their own, as the
+// header states; nearly always there is one.
 
 #include <algorithm>
 #include <array>
