@@ -202,7 +202,7 @@ class OverwritePatch final : public Patch {
     positions_.read_all(std::as_writable_bytes(std::span(&n, 1)));
     if (n > tensor_bytes) FrameReader::corrupt("changes more bytes than the tensor has");
     n_left_ = n;
-    // A second reader of the same frames stands where the bytes begin.
+    // A second reader of the same frames is moved to the first of the bytes.
     std::vector<std::byte> skipped(kSkippedBytes);
     for (std::uint64_t left = kPositionBytes * (std::uint64_t{n} + 1); left > 0;) {
       const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(left, skipped.size()));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <iterator>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -30,6 +31,8 @@ constexpr std::string_view kVersionPrefix = "weight_v";
 constexpr std::uint64_t kMaxDeltaIndexBytes = std::uint64_t{1} << 30, kMaxStateBytes = 65'536;
 constexpr std::uint64_t kDeltaRecordSchema = 1;
 constexpr std::size_t kMaxRecordedTensors = std::size_t{8} << 20;
+// No version follows it.
+constexpr std::uint64_t kLastVersion = std::numeric_limits<std::uint64_t>::max();
 
 std::optional<std::uint64_t> number_in(std::string_view digits) {
   std::uint64_t number = 0;
@@ -43,7 +46,8 @@ std::optional<std::uint64_t> version_in(std::string_view name) {
   const std::string_view digits = name.substr(kVersionPrefix.size());
   const auto number = number_in(digits);
   // Not two spellings of one version.
-  return number && digits == version_text(*number) ? number : std::nullopt;
+  return number && *number != kLastVersion && digits == version_text(*number) ? number
+                                                                              : std::nullopt;
 }
 
 // A version as a writer of the form has it: a text of digits, or a number, or `v` and digits.
@@ -57,7 +61,8 @@ std::uint64_t version_at(const Json& metadata, std::string_view key) {
   } else {
     number = formats::whole_number(value, JsonFields::kAnyNumber);
   }
-  if (!number) throw Error(ErrorCode::kCorrupt, "metadata have no number '{}'", key);
+  if (!number || *number == kLastVersion)
+    throw Error(ErrorCode::kCorrupt, "metadata have no number '{}'", key);
   return *number;
 }
 

@@ -418,6 +418,7 @@ def refusals(work):
         ("another number", "xor", in_metadata(version="000007"), "was it renamed"),
         ("another base's number", "xor", in_metadata(base_version="000005"), ""),
         ("no number", "xor", in_metadata(version=[]), "number"),
+        ("the last number", "xor", in_metadata(version="18446744073709551615"), "number"),
         ("another encoding", "xor", in_metadata(delta_encoding="add"), "are read"),
         ("another compression", "xor", in_metadata(compression_format="lz4"), "are read"),
         ("no encoding", "xor", in_metadata(delta_encoding=None), "is a delta without"),
