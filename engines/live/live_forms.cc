@@ -61,7 +61,7 @@ constexpr Cell unless_marlin(Cell cell) {
 }
 
 struct FormRow {
-  Engine engine;
+  std::optional<Engine> engine;    // nullopt: each
   std::optional<SchemeId> scheme;  // nullopt: any plain one
   Where where;
   Piece piece;
@@ -74,8 +74,7 @@ constexpr std::string_view kOfMxfp8 = "FlashInfer TRT-LLM, Marlin or another ker
 constexpr std::string_view kWithOffsets = "a kernel with zero points of activations";
 constexpr std::string_view kOfNvfp4Experts = "FlashInfer TRT-LLM or CUTLASS";
 constexpr std::string_view kOtherBackend = "another backend than Triton";
-// Engines round to FP16 between the two scales, and GPUs the scale too; no digest of a GPU was
-// seen.
+// Engines round to FP16 between the two scales, and GPUs the scale too.
 constexpr std::string_view kOtherRounding =
     "a kernel that rounds otherwise under the largest scale";
 constexpr Cell kOneOrTurned{bits(LiveForm::kTransposed, LiveForm::kOneScale), kOtherRounding, true};
@@ -92,6 +91,28 @@ constexpr Cell kOfExperts{bits(LiveForm::kAsStored, LiveForm::kLargestOfExperts)
 // The first row that fits decides. DeepGEMM leaves the layout of scales on Hopper, and packs their
 // exponents on Blackwell (csrc/apis/layout.hpp of DeepGEMM 2.8).
 constexpr FormRow kFormRows[] = {
+    // One scale for each of the joined: CUTLASS and experts want one for all. FlashInfer swaps
+    // halves.
+    {std::nullopt,
+     SchemeId::kFp8Tensor,
+     Where::kDownOfExperts,
+     Piece::kWeight,
+     {unless_marlin(kSame), kSame, Cell{kSame.forms, kTrtllm, true}}},
+    {std::nullopt,
+     SchemeId::kFp8Tensor,
+     Where::kExperts,
+     Piece::kWeight,
+     {unless_marlin(kOneOrSame), kOneOrSame, kOneOrPacked}},
+    {std::nullopt,
+     SchemeId::kFp8Tensor,
+     Where::kExperts,
+     Piece::kScale,
+     {unless_marlin(kOfExperts), kOfExperts, Cell{kOfExperts.forms, kTrtllm, true}}},
+    {std::nullopt,
+     SchemeId::kInt8Channel,
+     Where::kLinears,
+     Piece::kWeight,
+     {kTurned, kTurned, kTurned}},
     // BF16 experts: Triton leaves them, FlashInfer permutes blocks, or swaps halves.
     {Engine::kVllm,
      SchemeId::kBf16,
@@ -99,7 +120,6 @@ constexpr FormRow kFormRows[] = {
      Piece::kAny,
      {Cell{bits(LiveForm::kAsStored), kOtherBackend, true}, kSame,
       Cell{bits(LiveForm::kAsStored, LiveForm::kHalvesSwapped), kTrtllm, true}}},
-    {Engine::kVllm, std::nullopt, Where::kBoth, Piece::kAny, {kSame, kSame, kSame}},
     // Experts that are dealt out on Hopper: FlashInfer swaps halves, DeepGEMM encodes again.
     {Engine::kVllm,
      SchemeId::kFp8Block,
@@ -125,33 +145,11 @@ constexpr FormRow kFormRows[] = {
      Piece::kAny,
      {kMarlin, Cell{bits(LiveForm::kAsStored, LiveForm::kPowersOfTwo), kDeepGemm, true},
       Cell{bits(LiveForm::kAsStored, LiveForm::kPackedPowers), kDeepGemm, true}}},
-    // One scale for each of the joined: CUTLASS and experts want one for all. FlashInfer swaps
-    // halves.
-    {Engine::kVllm,
-     SchemeId::kFp8Tensor,
-     Where::kDownOfExperts,
-     Piece::kWeight,
-     {unless_marlin(kSame), kSame, Cell{kSame.forms, kTrtllm, true}}},
-    {Engine::kVllm,
-     SchemeId::kFp8Tensor,
-     Where::kExperts,
-     Piece::kWeight,
-     {unless_marlin(kOneOrSame), kOneOrSame, kOneOrPacked}},
-    {Engine::kVllm,
-     SchemeId::kFp8Tensor,
-     Where::kExperts,
-     Piece::kScale,
-     {unless_marlin(kOfExperts), kOfExperts, Cell{kOfExperts.forms, kTrtllm, true}}},
     {Engine::kVllm,
      SchemeId::kFp8Tensor,
      Where::kLinears,
      Piece::kWeight,
      {unless_marlin(kOneOrTurned), kOneOrTurned, kOneOrTurned}},
-    {Engine::kVllm,
-     SchemeId::kFp8Tensor,
-     Where::kBoth,
-     Piece::kAny,
-     {unless_marlin(kOneNumber), kOneNumber, kOneNumber}},
     {Engine::kVllm,
      SchemeId::kInt8Channel,
      Where::kBoth,
@@ -174,13 +172,6 @@ constexpr FormRow kFormRows[] = {
      Where::kLinears,
      Piece::kAny,
      {Cell{bits(LiveForm::kAsStored), "Marlin"}, kSame, kSame}},
-    {Engine::kVllm, SchemeId::kInt8Channel, Where::kExperts, Piece::kAny, {kSame, kSame, kSame}},
-    {Engine::kVllm,
-     SchemeId::kInt8Channel,
-     Where::kLinears,
-     Piece::kWeight,
-     {kTurned, kTurned, kTurned}},
-    {Engine::kVllm, SchemeId::kInt8Channel, Where::kLinears, Piece::kAny, {kSame, kSame, kSame}},
     {Engine::kVllm,
      SchemeId::kNvfp4,
      Where::kLinears,
@@ -255,7 +246,6 @@ constexpr FormRow kFormRows[] = {
      {Cell{bits(LiveForm::kAsStored, LiveForm::kRowsInterleaved)},
       Cell{bits(LiveForm::kAsStored, LiveForm::kRowsInterleaved)},
       Cell{bits(LiveForm::kAsStored, LiveForm::kRowsInterleaved), kTrtllm, true}}},
-    {Engine::kSglang, std::nullopt, Where::kBoth, Piece::kAny, {kSame, kSame, kSame}},
     {Engine::kSglang,
      SchemeId::kFp8Block,
      Where::kBoth,
@@ -281,29 +271,8 @@ constexpr FormRow kFormRows[] = {
      Where::kBoth,
      Piece::kAny,
      {Cell{bits(LiveForm::kAsStored), "Marlin"}, kSame, kSame}},
-    {Engine::kSglang,
-     SchemeId::kInt8Channel,
-     Where::kLinears,
-     Piece::kWeight,
-     {kTurned, kTurned, kTurned}},
-    {Engine::kSglang, SchemeId::kInt8Channel, Where::kBoth, Piece::kAny, {kSame, kSame, kSame}},
     {Engine::kSglang, SchemeId::kInt8Block, Where::kBoth, Piece::kAny, {kSame, kSame, kSame}},
     // Linear layers of dialect deepseek keep their codes, with a scale for each row; else as vLLM.
-    {Engine::kSglang,
-     SchemeId::kFp8Tensor,
-     Where::kDownOfExperts,
-     Piece::kWeight,
-     {unless_marlin(kSame), kSame, Cell{kSame.forms, kTrtllm, true}}},
-    {Engine::kSglang,
-     SchemeId::kFp8Tensor,
-     Where::kExperts,
-     Piece::kWeight,
-     {unless_marlin(kOneOrSame), kOneOrSame, kOneOrPacked}},
-    {Engine::kSglang,
-     SchemeId::kFp8Tensor,
-     Where::kExperts,
-     Piece::kScale,
-     {unless_marlin(kOfExperts), kOfExperts, Cell{kOfExperts.forms, kTrtllm, true}}},
     {Engine::kSglang,
      SchemeId::kFp8Tensor,
      Where::kLinears,
@@ -314,11 +283,6 @@ constexpr FormRow kFormRows[] = {
      Where::kLinears,
      Piece::kScale,
      {unless_marlin(kLargestOrRows), kLargestOrRows, kLargestOrRows}},
-    {Engine::kSglang,
-     SchemeId::kFp8Tensor,
-     Where::kBoth,
-     Piece::kAny,
-     {unless_marlin(kOneNumber), kOneNumber, kOneNumber}},
     {Engine::kSglang,
      SchemeId::kNvfp4,
      Where::kLinears,
@@ -340,6 +304,13 @@ constexpr FormRow kFormRows[] = {
      Piece::kAny,
      {kMarlin, kMarlin, Cell{0, kOfNvfp4Experts}}},
     {Engine::kSglang, SchemeId::kInt4Group, Where::kBoth, Piece::kAny, {kMarlin, kMarlin, kMarlin}},
+    {std::nullopt,
+     SchemeId::kFp8Tensor,
+     Where::kBoth,
+     Piece::kAny,
+     {unless_marlin(kOneNumber), kOneNumber, kOneNumber}},
+    {std::nullopt, SchemeId::kInt8Channel, Where::kBoth, Piece::kAny, {kSame, kSame, kSame}},
+    {std::nullopt, std::nullopt, Where::kBoth, Piece::kAny, {kSame, kSame, kSame}},
 };
 
 Piece piece_of(std::string_view part) {
@@ -366,7 +337,7 @@ bool is_where(Where where, const LiveWeight& weight) {
 }
 
 bool fits(const FormRow& row, Engine engine, const LiveWeight& weight) {
-  return row.engine == engine &&
+  return (!row.engine || row.engine == engine) &&
          (row.scheme ? row.scheme == weight.scheme : is_plain(weight.scheme)) &&
          is_where(row.where, weight) &&
          (row.piece == Piece::kAny || row.piece == piece_of(weight.part));
