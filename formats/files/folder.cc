@@ -25,8 +25,8 @@ namespace {
 constexpr mode_t kFolderMode = 0777, kFileMode = 0644;
 constexpr int kFolderFlags = O_PATH | O_DIRECTORY | O_CLOEXEC;
 
-// The identity of an open file's or folder's mount: another number is another mount, also one of
-// the same folders. Systems without such numbers have only the device.
+// The identity of an open file's or folder's mount. Two mounts of one folder have two numbers;
+// systems without such numbers have only the device.
 std::pair<std::uint64_t, std::uint64_t> mount_of(const Fd& entry) {
   std::uint64_t mount = 0;
 #ifdef STATX_MNT_ID

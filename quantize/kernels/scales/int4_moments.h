@@ -22,8 +22,8 @@ struct Int4MomentGroups {
 /// The loss of a group is the sum over its blocks of 16 columns, that of a block the sum of z^2
 /// over the columns k of the factor U, with z the sum of d U over the rows up to k, and d = x - s
 /// q, q the nearest integer to x / s, ties to even, from -8 to 7. All sums are double, begin with 0
-/// and go up. On a tie the first wins, then the least. Pure; on every SIMD target the bits are
-/// those of the scalar twin, and only the twin computes every loss.
+/// and go up. On a tie the first wins, then the least. Pure; every SIMD target has the bits of its
+/// scalar twin, and only the twin computes every loss.
 void choose_int4_scales_by_moments(const Int4MomentGroups& in, std::span<float> scales);
 
 namespace scalar {

@@ -1,8 +1,8 @@
 // output_digests SOURCE INPUTS FOLDER [OTHER]: makes outputs of a source in folders below FOLDER,
-// and prints the digest of each, with its recipe, as OpenSSF Model Signing has it: over the SHA-256
-// of all files, the manifest too. INPUTS has an adapter and statistics. OTHER has the outputs of
-// the same program for another processor: each is derived again from the source and compared byte
-// for byte. Exit code 1 where one differs.
+// and prints the digest of each, with its recipe, as OpenSSF Model Signing has it: the SHA-256 of
+// all files, the manifest too, are hashed. INPUTS has an adapter and statistics. OTHER has the
+// outputs of this program on another processor: each is derived again from the source and compared
+// byte for byte. Exit code 1 where one differs.
 
 #include <cstdint>
 #include <cstdio>
